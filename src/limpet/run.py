@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.sessions.session import Session
+from limpet.engine.sessions.start import HeldElsewhere
 from limpet.errors import Conflict, LimpetError, RunNotFound, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING
@@ -18,6 +19,7 @@ from limpet.journal.waits import Question
 
 if TYPE_CHECKING:
     from limpet.drawing.run_marks import RunMarks
+    from limpet.engine.following.elsewhere import Elsewhere
 
 HasGone = Callable[[], bool]
 OpenSession = Callable[[HasGone], Session]
@@ -290,6 +292,12 @@ class SessionSlot:
         """Whether the caller no longer waits for the run to be opened."""
         return self.abandoned or self.cancelled
 
+    def elsewhere(self) -> Elsewhere:
+        """What follows the run while another process executes it."""
+        from limpet.engine.following.elsewhere import Elsewhere
+
+        return Elsewhere(self.has_gone)
+
     def abandon(self) -> bool:
         """The caller no longer waits for the run to be opened. Returns whether another thread has begun with it."""
         with self._lock:
@@ -324,10 +332,22 @@ def _drive_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, None]:
 
     began = monotonic()
     try:
-        slot.finish((yield from drive(slot.begin())))
+        session = yield from _open_sync(slot)
+        slot.finish((yield from drive(session)))
     except BaseException:
         slot.release(began)
         raise
+
+
+def _open_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, Session]:
+    """Open the run. While another process executes it, what happens there is reported."""
+    elsewhere: Elsewhere | None = None
+    while True:
+        try:
+            return slot.begin()
+        except HeldElsewhere as held:
+            elsewhere = elsewhere or slot.elsewhere()
+            yield from elsewhere.events(held)
 
 
 async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None]:
@@ -342,21 +362,28 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
     # Opening waits for the store, so a thread does it. That thread can't be interrupted: if the caller is cancelled
     # while it works, the run that it opens has to be released when it is done. The caller gets the cancellation only
     # then, so that no run is created after it. If the thread hasn't begun, it never does.
-    opening = asyncio.ensure_future(asyncio.to_thread(slot.begin))
+    elsewhere: Elsewhere | None = None
+    session: Session | None = None
     try:
-        try:
-            session = await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            if not slot.abandon():
-                opening.cancel()
-            await wait_until_done(opening)
-            raise
-        async with aclosing(async_driver.drive(session)) as events:
-            async for event in events:
-                if isinstance(event, Verdict):
-                    slot.finish(event)
-                else:
+        while session is None:
+            opening = asyncio.ensure_future(asyncio.to_thread(slot.begin))
+            try:
+                session = await asyncio.shield(opening)
+            except asyncio.CancelledError:
+                if not slot.abandon():
+                    opening.cancel()
+                await wait_until_done(opening)
+                raise
+            except HeldElsewhere as held:
+                elsewhere = elsewhere or slot.elsewhere()
+                async for event in elsewhere.aevents(held):
                     yield event
+        async with aclosing(async_driver.drive(session)) as events:
+            async for reported in events:
+                if isinstance(reported, Verdict):
+                    slot.finish(reported)
+                else:
+                    yield reported
     except BaseException:
         # An interrupt, or the caller has closed the run. A driver that had begun has released it by now.
         slot.abandon()

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from limpet.engine.operations.run_info import list_all
 from limpet.errors import DamagedRecord, KeyMissing, RunNotFound, UnsupportedFormat, UsageError, did_you_mean
-from limpet.journal.store import RunFilter, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import Store
 
 SHORT_ID = 8
 """How many characters of an id are shown at least, where there isn't room for all of it."""

@@ -221,13 +221,42 @@ def test_two_threads_that_execute_the_same_run_both_get_its_result(store: Any) -
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(graph.execute, {"n": 1}, run_id="r")
         assert begun.wait(LONG)
-        others = [
-            pool.submit(graph.execute, {"n": 1}, run_id="r"),
-            pool.submit(lambda: [*graph.stream({"n": 1}, run_id="r")][-1]["state"]),
-        ]
+        other = pool.submit(graph.execute, {"n": 1}, run_id="r")
         proceed.set()
-        assert [each.result(LONG)["n"] for each in (first, *others)] == [3, 3, 3]
+        assert (first.result(LONG)["n"], other.result(LONG)["n"]) == (3, 3)
     assert calls == [1]
+
+
+def test_a_stream_of_a_run_that_another_executes_follows_it(store: Any, via: Via) -> None:
+    """H10: what is durable is reported, and then its end as that of any run."""
+    begun = threading.Event()
+    proceed = threading.Event()
+
+    def slow(state: Any) -> dict[str, Any]:
+        begun.set()
+        assert proceed.wait(LONG)
+        return add(state)
+
+    graph = chain(add, slow, add).compile(store=store)
+    followed: list[dict[str, Any]] = []
+
+    async def iterate() -> None:
+        async for event in graph.astream({"n": 1}, run_id="r"):
+            followed.append(event)
+            proceed.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(graph.execute, {"n": 1}, run_id="r")
+        assert begun.wait(LONG)
+        if via.api == "async":
+            asyncio.run(asyncio.wait_for(iterate(), LONG))
+        else:
+            for event in graph.stream({"n": 1}, run_id="r"):
+                followed.append(event)
+                proceed.set()
+        assert first.result(LONG)["n"] == 4
+    steps = [event["node"] for event in followed if event["type"] == "step"]
+    assert (steps, followed[-1]["type"], followed[-1]["state"]["n"]) == (["n1", "n2", "n3"], "final", 4)
 
 
 def test_a_run_that_this_thread_has_open_is_not_waited_for(store: Any) -> None:

@@ -16,7 +16,7 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume, stored_stop
 from limpet.engine.sessions.session import Session
-from limpet.engine.sessions.start import StartRequest, input_digest
+from limpet.engine.sessions.start import HeldElsewhere, StartRequest, input_digest
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
@@ -40,8 +40,8 @@ def open_existing(
     """Open the run that this same start has created before, as its status demands.
 
     A completed run gives its result, a paused one its pause. One that failed, or that no process executes, is
-    continued here. One that a process executes is waited for. Raises `RunExists` for another start, `RunCancelled`,
-    `RunQuarantined`, `RunNotFound`, and what `resume` raises.
+    continued here. One that a process executes is waited for, or raises `HeldElsewhere` to a caller that streams it.
+    Raises `RunExists` for another start, `RunCancelled`, `RunQuarantined`, `RunNotFound`, and what `resume` raises.
     """
     client = compiled.need_client("run_id=…")
     check_same_start(compiled, request)
@@ -61,6 +61,8 @@ def open_existing(
             continue
         except Conflict as conflict:
             _refuse_own(client, run_id, conflict)
+            if stream:
+                raise HeldElsewhere(client, run_id, compiled.plan.secrets) from None
         if waiter is None:
             waiter = ChangeWaiter(client.store, FOREVER)
         waiter.wait()

@@ -8,6 +8,7 @@ from hashlib import blake2b
 from time import time
 from typing import Any, NamedTuple
 
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph
 from limpet.engine.sessions.provenance import environment
@@ -40,6 +41,16 @@ class StartRequest(NamedTuple):
     run_id: str
     tags: tuple[str, ...] = ()
     named: bool = False
+
+
+class HeldElsewhere(Exception):
+    """Another process executes the run. A caller that streams it follows it there, and then opens it again."""
+
+    def __init__(self, client: LeaseClient, run_id: str, secrets: frozenset[str]) -> None:
+        self.client = client
+        self.run_id = run_id
+        self.secrets = secrets
+        super().__init__(f"another process executes run {run_id!r}")
 
 
 def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Session:
