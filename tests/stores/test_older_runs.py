@@ -149,7 +149,8 @@ def test_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """D10, H1: in head files, and in frames that change a head."""
 
     def as_before(head: RunHead) -> list[Any]:
-        return [*head[1:10], list(head.tags), *head[11:15]]
+        signal = None
+        return [*head[1:10], list(head.tags), head.parent, signal, head.note, head.crashes]
 
     with monkeypatch.context() as patch, closing(FileStore(tmp_path / "runs")) as store:
         patch.setattr(frames, "_head_fields", as_before)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, RunNotFound, Runs, StateGraph, open_store
-from limpet.engine.following import event_feed, watcher
+from limpet.engine.following import event_feed, watcher, window
 from limpet.handle import RunHandle
 from limpet.journal.store import Tail
 from support.graphs import SOON, asking, chain, count, loop
@@ -230,7 +230,7 @@ def test_a_slow_follower_holds_up_no_other_and_nothing_is_kept_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it hasn't taken is read again when it comes to that."""
-    monkeypatch.setattr(watcher, "MAX_WINDOW", 8)
+    monkeypatch.setattr(window, "MAX_WINDOW", 8)
     monkeypatch.setattr(event_feed, "FIRST_PAGE", 4)
     store = MemoryStore()
     graph, run = stepwise(store, 200)
@@ -239,10 +239,11 @@ def test_a_slow_follower_holds_up_no_other_and_nothing_is_kept_for_it(
     slow = handle.events()
     told = [next(slow), next(slow)]
     fast = Client(handle)
+    followed = next(each for each in gc.get_objects() if isinstance(each, watcher.FollowedRun))
+    windows = [followed.newest, *followed._catching_up]
     largest = 0
     for _ in run:
-        for followed in [each for each in gc.get_objects() if isinstance(each, watcher.FollowedRun)][:1]:
-            largest = max(largest, len(followed.window))
+        largest = max(largest, *[len(each) for each in windows if each is not None])
     events = fast.all()
     assert [event["step"] for event in events] == [*range(201), 200]
     assert largest <= 8

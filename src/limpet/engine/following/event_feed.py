@@ -25,10 +25,14 @@ PAGE_BYTES = 1_000_000
 
 
 class Entry(NamedTuple):
-    """An event, and the place after it. `is_output` says that of the place only the number of the output counts."""
+    """An event, and the place after it. `is_output` says that of the place only the number of the output counts.
+
+    `cursor` is the place as a text, made once for all followers.
+    """
 
     event: Event
     place: EventCursor
+    cursor: str
     is_output: bool = False
     size: int = 0
 
@@ -123,7 +127,7 @@ class EventFeed:
             "step": max(self._maker.step, 0),
             "records": gap,
         }
-        yield Entry(event, self.place)
+        yield Entry(event, self.place, self.place.to_text())
 
     def _entries(self, tail: Tail) -> Iterator[Entry]:
         """The events of records, without those that were given before."""
@@ -147,7 +151,7 @@ class EventFeed:
                 if index < len(events):
                     place = before._replace(part=index, has_secrets=secret)
                 place = place._replace(step=maker.step + 1, told=maker.told)
-                yield Entry(event, place, size=len(data) // len(events))
+                yield Entry(event, place, place.to_text(), size=len(data) // len(events))
             if number > self._given.record:
                 self.place = after._replace(step=maker.step + 1, told=maker.told)
             else:
@@ -162,14 +166,14 @@ class EventFeed:
 
     def _end_without_records(self, head: RunHead) -> Entry:
         """The end of a run whose journal was deleted with it."""
-        self.place = self.place._replace(after_gap=0)
+        self.place = self.place._replace(after_gap=0, part=1)
         event = {
             "type": STOPS[head.status],
             "run_id": self._run_id,
             "at": head.updated,
             "step": max(self._maker.step, 0),
         }
-        return Entry(event, self.place)
+        return Entry(event, self.place, self.place.to_text())
 
     def _with_output(self, entries: list[Entry], has_more: bool) -> tuple[list[Entry], bool]:
         """The same events with the run's output between them, by time; and whether there is more output.
@@ -200,4 +204,5 @@ class EventFeed:
             event["problem"] = str(problem)
         else:
             event |= {"at": item.at, "node": item.node, "data": self._maker.mask(item.data)}
-        return Entry(event, self.place._replace(output=number), is_output=True, size=len(body))
+        place = self.place._replace(output=number)
+        return Entry(event, place, place.to_text(), is_output=True, size=len(body))

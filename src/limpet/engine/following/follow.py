@@ -6,9 +6,10 @@ from collections.abc import AsyncGenerator, Generator
 from time import monotonic
 
 from limpet.engine.following.cursor import EventCursor
-from limpet.engine.following.event_feed import Entry, EventFeed
+from limpet.engine.following.event_feed import Entry
 from limpet.engine.following.run_events import Event
-from limpet.engine.following.watcher import FollowedRun, Member, after, is_behind, watcher_for
+from limpet.engine.following.watcher import FollowedRun, watcher_for
+from limpet.engine.following.window import Member, Window, after, is_behind
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.journal.store import ENDED, RUNNING, RunHead
 
@@ -57,7 +58,7 @@ async def _afollow(
     try:
         while True:
             seen = follower.run.version
-            if follower.reads_by_itself:
+            if follower.may_read:
                 entries = await to_thread(follower.take)
             else:
                 entries = follower.take()
@@ -65,16 +66,16 @@ async def _afollow(
                 yield follower.told(entry)
             if follower.is_over:
                 return
-            if not entries and not follower.reads_by_itself:
+            if not entries:
                 await follower.run.await_change(seen, LONGEST_WAIT)
     finally:
         follower.leave()
 
 
 class Follower(Member):
-    """One caller that follows a run: how far it has come, and where it takes the next events from."""
+    """One caller that follows a run: how far it has come, and the window that it takes the next events from."""
 
-    __slots__ = ("_feed", "_place", "_watcher", "is_over", "place", "run")
+    __slots__ = ("_place", "_watcher", "_window", "is_over", "place", "run")
 
     def __init__(
         self, client: LeaseClient, run_id: str, cursor: EventCursor, secrets: frozenset[str]
@@ -82,79 +83,85 @@ class Follower(Member):
         super().__init__()
         self.is_over = False
         """Whether the run has ended, and all events up to there were taken."""
-        self._place = cursor
-        """How far it has taken events."""
         self.place = cursor
         """The place after the last event that the caller was told."""
-        self._feed: EventFeed | None = EventFeed(client.store, run_id, cursor, secrets)
+        self._place = cursor
+        """How far it has taken events."""
+        self._window: Window | None = None
         self._watcher = watcher_for(client.store)
         self.run: FollowedRun = self._watcher.join(run_id, secrets, self)
 
     @property
-    def reads_by_itself(self) -> bool:
-        """Whether `take` reads from the store: it isn't as far as the window."""
-        return self._feed is not None or 0 <= self.taken < self.run.first
+    def may_read(self) -> bool:
+        """Whether `take` may read from the store, as its window isn't one that the watcher reads."""
+        return self._window is None or self._window is not self.run.newest
 
     def take(self) -> list[Entry]:
         """The events that there are by now; none if it is up to date. Raises why there will be no more."""
         while True:
-            if self._feed is None:
-                entries = self._take_from_window()
-                if self._feed is None:
-                    return entries
-            entries = self._read()
-            if entries or self.is_over or self._feed is None:
+            if self._window is None:
+                self._window = self.run.window_at(self._place)
+                self._window.join(self)
+            window = self._window
+            reads = window.reads
+            head = window.head
+            new = window.take(self)
+            if new is None:
+                self._window = None
+                continue
+            entries = self._without_known(new)
+            if entries or self._has_all_of(window, reads, head):
                 return entries
 
     def told(self, entry: Entry) -> Event:
         """The event as this caller gets it: with the cursor to continue after it."""
-        self.place = after(self.place, entry)
-        return {**entry.event, "cursor": self.place.to_text()}
+        place = after(self.place, entry)
+        self.place = place
+        cursor = entry.cursor if place is entry.place else place.to_text()
+        return {**entry.event, "cursor": cursor}
 
     def leave(self) -> None:
         """The caller doesn't follow the run any longer."""
+        if self._window is not None:
+            self._window.leave(self)
         self._watcher.leave(self.run, self)
 
-    def _take_from_window(self) -> list[Entry]:
-        """What is new in the window. If the window has moved on meanwhile, this begins to read by itself."""
-        run = self.run
-        with run.lock:
-            if self.taken < run.first:
-                self.taken = -1
-                self._feed = EventFeed(run.store, run.run_id, self._place, run.secrets)
-                return []
-            new = list(run.window)[self.taken - run.first :]
-            self.taken = run.end
-            head = run.fed_head
+    def _without_known(self, new: list[Entry]) -> list[Entry]:
+        """The entries that it hasn't had from another window."""
         entries = []
         for entry in new:
-            if is_behind(self._place, after(self._place, entry)):
+            place = after(self._place, entry)
+            if is_behind(self._place, place):
                 entries.append(entry)
-                self._place = after(self._place, entry)
-        self.is_over = head is not None and head.status in ENDED and not self._is_ahead_of(head)
-        if not entries and not self.is_over:
-            run.raise_problem()
+                self._place = place
         return entries
 
-    def _is_ahead_of(self, head: RunHead) -> bool:
-        """Whether it has read more than a head knew, by itself, before it took from the window."""
-        return self._place.record > head.sequence
+    def _has_all_of(self, window: Window, reads: int, head: RunHead | None) -> bool:
+        """It has taken all of its window: read further, go on with the newest window, or find that all is told.
 
-    def _read(self) -> list[Entry]:
-        """Read on by itself, and take from the window from then on, if that has what comes next."""
-        feed = self._feed
-        assert feed is not None
-        batch = feed.read()
-        self._place = feed.place
-        if batch.is_last:
-            self.is_over = True
-        elif not batch.has_more:
-            with self.run.lock:
-                self.run.adopt(feed, batch.head)
-                if not is_behind(self._place, self.run.floor):
-                    self.taken = self.run.first
-                    self._feed = None
-        return batch.entries
+        `head` is that of the window after this many `reads`. Returns whether there is nothing more by now.
+        """
+        if head is not None:
+            # It may have read more than this window knows, before it took from it.
+            if head.status in ENDED and self._place.record <= head.sequence:
+                self.is_over = True
+                return True
+            self.run.keep_up_to_date(window)
+        newest = self.run.newest
+        if window is newest:
+            self.run.raise_problem()
+            return True
+        if head is None:
+            window.read(reads)
+            return False
+        assert newest is not None
+        if is_behind(self._place, newest.floor):
+            window.read(reads)
+        else:
+            window.leave(self)
+            newest.join(self)
+            self._window = newest
+        return False
 
 
 def wait_for_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead | None:

@@ -1,22 +1,22 @@
 """One watcher for a process and a store: it asks the store once for all runs that are followed or waited for.
 
-A step notifies nobody, so that following costs writers nothing. The watcher looks at the heads of all these runs,
-reads what is new in each once, and has it in a *window*, from which all followers of the run take the same events.
-It has a thread as long as any run is followed. A follower that isn't as far as the window, since it has just come or
-is slow, reads by itself until it is. So no follower holds up another, and the window stays small.
+A step notifies nobody, so that following costs writers nothing. The watcher looks at the heads of all these runs, and
+reads what is new in each into a `Window`, from which all its followers take the same events. It has a thread as long
+as any run is followed. A follower that isn't as far as that window, since it has just come or is slow, takes from
+another one until it is. So no follower holds up another.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
 from weakref import WeakSet, WeakValueDictionary
 
 from limpet.engine.following.cursor import EventCursor
-from limpet.engine.following.event_feed import Entry, EventFeed
+from limpet.engine.following.event_feed import EventFeed
+from limpet.engine.following.window import Member, Window, is_behind
 from limpet.journal.store import RunHead, Store
 from limpet.threads.workers import RECHECK_INTERVAL, Monitor, start_thread
 
@@ -26,21 +26,16 @@ if TYPE_CHECKING:
 WATCH_INTERVAL = 0.05
 """Seconds between two looks at the runs that are followed."""
 
-MAX_WINDOW = 4096
-MAX_WINDOW_BYTES = 4_000_000
-"""How many events of a run are kept for followers that haven't taken them yet."""
-
 RunKey = tuple[str, frozenset[str]]
 """A run, and which of its keys are secret by the code of its graph: events are masked by both."""
 
 
 class FollowedRun:
-    """A run that this process follows, or waits for: its newest head, and the window of its newest events."""
+    """A run that this process follows, or waits for: its newest head, and the windows on its events."""
 
     def __init__(self, watcher: RunWatcher, run_id: str, secrets: frozenset[str]) -> None:
         self.run_id = run_id
         self.secrets = secrets
-        self.store = watcher.store
         self.head: RunHead | None = None
         """The head as the watcher saw it last."""
         self.problem: Exception | None = None
@@ -48,46 +43,42 @@ class FollowedRun:
         self.version = 0
         """Counts changes of all that is public here."""
         self.lock = Lock()
-        self.feed: EventFeed | None = None
-        """What the watcher reads with. Only the watcher uses it."""
-        self.fed_head: RunHead | None = None
-        """The head as of the end of the window."""
-        self.floor = EventCursor()
-        """The place before the window."""
-        self.window: deque[Entry] = deque()
-        self.first = 0
-        """The number of the first entry of the window."""
         self.members: WeakSet[Member] = WeakSet()
+        """What follows the run or waits for it. Under the lock."""
+        self.newest: Window | None = None
+        """The window that is up to date, which the watcher reads further."""
+        self._catching_up: WeakSet[Window] = WeakSet()
+        """The windows of followers that aren't up to date."""
         self._watcher = watcher
         self._monitor = Monitor()
         self._sleepers: dict[Future[None], AbstractEventLoop] = {}
 
-    @property
-    def end(self) -> int:
-        """The number that the next entry of the window will get."""
-        return self.first + len(self.window)
+    def window_at(self, place: EventCursor) -> Window:
+        """A window with the events after a place: one that others use, if there is one that begins before it."""
+        with self.lock:
+            for window in [self.newest, *self._catching_up]:
+                if window is not None and not is_behind(place, window.floor):
+                    return window
+            window = Window(EventFeed(self._watcher.store, self.run_id, place, self.secrets))
+            self._catching_up.add(window)
+            return window
 
-    def adopt(self, feed: EventFeed, head: RunHead) -> None:
-        """Have the watcher read on with a feed that is up to date, if it has none. Under the lock."""
-        if self.feed is None:
-            self.floor = feed.place
-            self.fed_head = head
-            self.feed = feed
+    def keep_up_to_date(self, window: Window) -> None:
+        """Have the watcher read this window further, if it has none. It is up to date."""
+        with self.lock:
+            if self.newest is None:
+                self._catching_up.discard(window)
+                self.newest = window
 
     def update(self, head: RunHead) -> None:
         """Take note of a head, and read what is new. The watcher calls this."""
-        if head == self.head and (self.feed is None or head == self.fed_head):
+        window = self.newest
+        is_new = window is not None and head != window.head
+        if head == self.head and not is_new:
             return
         self.head = head
-        feed = self.feed
-        is_new = feed is not None and head != self.fed_head
-        while feed is not None and is_new:
-            batch = feed.read()
-            with self.lock:
-                self.window.extend(batch.entries)
-                self.fed_head = batch.head
-                self._trim()
-            is_new = batch.has_more
+        while window is not None and is_new:
+            is_new = window.read(window.reads)
             self.notify()
         self.notify()
 
@@ -110,7 +101,7 @@ class FollowedRun:
         """Wait until the version isn't `seen` any more, for this many seconds at most. Raises the problem."""
         deadline = monotonic() + seconds
         while self.version == seen and (remaining := deadline - monotonic()) > 0:
-            self._watcher.ensure_thread(self)
+            self._watcher.ensure_thread()
             self._monitor.wait_for(lambda: self.version != seen, min(remaining, RECHECK_INTERVAL))
         self.raise_problem()
 
@@ -121,7 +112,7 @@ class FollowedRun:
         deadline = monotonic() + seconds
         loop = asyncio.get_running_loop()
         while self.version == seen and (remaining := deadline - monotonic()) > 0:
-            self._watcher.ensure_thread(self)
+            self._watcher.ensure_thread()
             future = loop.create_future()
             self._sleepers[future] = loop
             try:
@@ -135,30 +126,6 @@ class FollowedRun:
         """Raise why the run can't be watched any longer, if it can't."""
         if self.problem is not None:
             raise self.problem.with_traceback(None)
-
-    def _trim(self) -> None:
-        """Drop entries that all followers have taken, and the oldest if they are too many. Under the lock."""
-        needed = min((member.taken for member in list(self.members) if member.taken >= 0), default=self.end)
-        size = sum(entry.size for entry in self.window)
-        while self.window and (
-            self.first < needed or len(self.window) > MAX_WINDOW or size > MAX_WINDOW_BYTES
-        ):
-            entry = self.window.popleft()
-            size -= entry.size
-            self.first += 1
-            self.floor = after(self.floor, entry)
-
-
-class Member:
-    """Something that follows a run or waits for it. The run is watched as long as it has members.
-
-    `taken` is the number of the next entry of the window that it takes; below 0 if it takes none from there.
-    """
-
-    __slots__ = ("__weakref__", "taken")
-
-    def __init__(self) -> None:
-        self.taken = -1
 
 
 class RunWatcher:
@@ -178,9 +145,10 @@ class RunWatcher:
             run = self._runs.get(key)
             if run is None or run.problem is not None:
                 run = self._runs[key] = FollowedRun(self, run_id, secrets)
-        with run.lock:
-            run.members.add(member)
-        self.ensure_thread(run)
+            # Under this lock as well, so that the run isn't dropped meanwhile, because nothing follows it.
+            with run.lock:
+                run.members.add(member)
+        self.ensure_thread()
         return run
 
     def leave(self, run: FollowedRun, member: Member) -> None:
@@ -188,11 +156,8 @@ class RunWatcher:
         with run.lock:
             run.members.discard(member)
 
-    def ensure_thread(self, run: FollowedRun) -> None:
+    def ensure_thread(self) -> None:
         """Start the thread that watches, unless it is at work."""
-        with self._lock:
-            if run.problem is None and run.members:
-                self._runs.setdefault((run.run_id, run.secrets), run)
         if not self._working.locked():
             start_thread(self._work, "limpet-watcher")
 
@@ -224,18 +189,6 @@ class RunWatcher:
             except Exception as problem:  # the run was deleted or is damaged
                 run.fail(problem)
         return True
-
-
-def after(place: EventCursor, entry: Entry) -> EventCursor:
-    """The place after an entry, for a follower that was at `place`."""
-    if entry.is_output:
-        return place._replace(output=entry.place.output)
-    return entry.place._replace(output=place.output)
-
-
-def is_behind(place: EventCursor, other: EventCursor) -> bool:
-    """Whether a follower at `place` misses events that one at `other` has had."""
-    return (place.record, place.part) < (other.record, other.part) or place.output < other.output
 
 
 def _wake(future: Future[None]) -> None:

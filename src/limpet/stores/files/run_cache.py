@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MAX_OPEN_JOURNALS = 8
 """How many journal files are kept open under one lock."""
-MAX_REMEMBERED_RUNS = 2000
-"""How many runs are remembered under one lock."""
+MAX_REMEMBERED_RUNS = 8000
+"""How many runs are remembered under one lock: more would take too much memory, and are read again for each list."""
 
 
 class RunCache:

@@ -117,7 +117,12 @@ class RunFiles:
 
     @property
     def journal_path(self) -> Path:
-        return self.directory / f"{self.name}.{self.place.token}{JOURNAL_SUFFIX}"
+        return Path(self._journal_name)
+
+    @property
+    def _journal_name(self) -> str:
+        """The same as text: a list looks at the journal of each run, and making a `Path` takes longer than that."""
+        return f"{self.directory}{os.sep}{self.name}.{self.place.token}{JOURNAL_SUFFIX}"
 
     # Reading
 
@@ -403,7 +408,7 @@ class RunFiles:
     def _size(self) -> int:
         try:
             # Most journals are looked at without being read: those aren't opened.
-            return os.stat(self.journal_path if self.descriptor is None else self.descriptor).st_size
+            return os.stat(self._journal_name if self.descriptor is None else self.descriptor).st_size
         except FileNotFoundError:  # the file is created with the first record
             return 0
 

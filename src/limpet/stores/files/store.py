@@ -230,7 +230,7 @@ class FileStore:
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self.clock()
         lease_now = self._lease_clock()
-        found = [head for head in self._heads() if heads.matches(head, which, now, lease_now)]
+        found = self._heads(lambda head: heads.matches(head, which, now, lease_now))
         return heads.newest_first(found, which)
 
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
