@@ -319,7 +319,9 @@ def test_a_run_that_is_never_iterated_warns() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         graph.fork("r", new_run_id="f")
-        list(graph.invoke({"n": 1}))
+        for _ in graph.invoke({"n": 1}):
+            pass
+        list(graph.stream({"n": 1}))
 
 
 def test_a_run_is_not_its_state() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
-from time import time
+from math import inf
+from time import monotonic, time
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.follow import Follower
@@ -27,18 +28,17 @@ class Elsewhere:
         """What happens in the run, until no process executes it."""
         follower = self._follower(held)
         try:
-            while True:
+            until = inf
+            while not follower.is_over and monotonic() < until:
                 seen = follower.run.version
                 entries = follower.take()
                 for entry in entries:
                     yield follower.told(entry)
                 if not entries:
-                    if follower.is_over or not self._is_executed(held):
-                        return
+                    until = min(until, self._end_of_following(held))
                     follower.run.wait(seen, LONGEST_WAIT)
         finally:
-            self._place = follower.place
-            follower.leave()
+            self._leave(follower)
 
     async def aevents(self, held: HeldElsewhere) -> AsyncGenerator[Event, None]:
         """The same for `async for`."""
@@ -46,18 +46,28 @@ class Elsewhere:
 
         follower = self._follower(held)
         try:
-            while True:
+            until = inf
+            while not follower.is_over and monotonic() < until:
                 seen = follower.run.version
                 entries = await to_thread(follower.take)
                 for entry in entries:
                     yield follower.told(entry)
                 if not entries:
-                    if follower.is_over or not await to_thread(self._is_executed, held):
-                        return
+                    until = min(until, await to_thread(self._end_of_following, held))
                     await follower.run.await_change(seen, LONGEST_WAIT)
         finally:
-            self._place = follower.place
-            follower.leave()
+            self._leave(follower)
+
+    def _end_of_following(self, held: HeldElsewhere) -> float:
+        """Until when to wait for more: without a limit while a process executes the run.
+
+        When none does any longer, what it did last is seen a moment later.
+        """
+        return inf if self._is_executed(held) else monotonic() + LONGEST_WAIT
+
+    def _leave(self, follower: Follower) -> None:
+        self._place = follower.place
+        follower.leave()
 
     def _follower(self, held: HeldElsewhere) -> Follower:
         return Follower(held.client, held.run_id, self._place, held.secrets)
