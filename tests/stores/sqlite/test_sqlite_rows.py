@@ -256,3 +256,13 @@ def test_many_kinds_of_error_are_listed_too(path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(lists, "MAX_RANGES", 10)
         assert store.list(RunFilter(has_error=True)) == found
         assert len(found) == 12
+
+
+def test_output_does_not_make_a_file_again_that_was_deleted(path: Path) -> None:
+    """Invariant 1: nothing is acknowledged that no other process would find."""
+    with closing(SQLiteStore(path)) as store:
+        store.create(NewRun("r", "g", [b"1"]))
+        path.unlink()
+        with pytest.raises(StoreUnavailable):
+            store.add_output("r", 1, [b"a"], 10)
+        assert not path.exists()

@@ -73,6 +73,14 @@ def head_of(row: Sequence[Any]) -> RunHead:
     return RunHead._make((*row[1:TAGS], _tags(row[1], row[TAGS]), *row[TAGS + 1 : DROPPED]))
 
 
+def sound_head_of(row: Sequence[Any]) -> RunHead | None:
+    """The same; None if it is damaged."""
+    try:
+        return head_of(row)
+    except DamagedRecord:
+        return None
+
+
 def listed_head_of(row: Sequence[Any]) -> RunHead:
     """The same for a list, where a damaged head says that it is. Its graph and times are as the row has them."""
     try:

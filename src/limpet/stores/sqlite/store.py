@@ -73,6 +73,7 @@ from limpet.stores.sqlite.rows import (
     rows_of,
     set_checksum,
     shared_lease_clock,
+    sound_head_of,
     update_of,
 )
 from limpet.stores.statements import statements_of
@@ -152,8 +153,7 @@ class SQLiteStore:
 
     def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
         rows = self._connections.read(lambda cursor: rows_of(cursor, run_ids))
-        found = {head.run_id: head for head in self._undamaged(row for row in rows if row is not None)}
-        return [found.get(run_id) for run_id in run_ids]
+        return [None if row is None else sound_head_of(row) for row in rows]
 
     def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
         def work(cursor: sqlite3.Cursor) -> Tail:
@@ -324,6 +324,8 @@ class SQLiteStore:
         if self.abilities.level == "process" or self.closed:
             return self._connections
         if self._unflushed is None:
+            if not self.path.exists():  # it was deleted, and must not be made again
+                return self._connections
             self._unflushed = Connections(self.path, flush=False, timeout=self._timeout)
         return self._unflushed
 
