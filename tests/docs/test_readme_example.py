@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,12 @@ def test_the_example_can_be_run_twice(tmp_path: Path) -> None:
     outputs = []
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", example[1]], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", example[1]],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert (done.returncode, done.stderr) == (0, "")
         outputs.append(done.stdout.splitlines())

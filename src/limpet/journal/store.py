@@ -367,7 +367,7 @@ class Store(Protocol):
     def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
         """Write a document that is still at `version` (0: that doesn't exist), and return its new version, else None.
 
-        No version of any document is ever used again, so that one that was deleted and made anew is another.
+        No version of any document is ever used again, so that one that was deleted and made again is another.
         """
         ...
 

@@ -12,6 +12,7 @@ from limpet import (
     ExecutionError,
     MemoryCheckpointer,
     MemoryStore,
+    RunNotFound,
     RunPaused,
     State,
     StateGraph,
@@ -304,7 +305,7 @@ def test_execute_raises_when_a_run_is_interrupted() -> None:
 def test_an_invalid_reference_is_refused() -> None:
     """F4: a checkpoint is named by its reference, and belongs to its run."""
     graph = graph_of(Ran()).compile(store="memory://")
-    with pytest.raises(UsageError, match="isn't a checkpoint's id: that is a run id, '@' and a step"):
+    with pytest.raises(RunNotFound, match="no run 'just-a-run'"):
         list(graph.invoke(None, checkpoint="just-a-run"))
     with pytest.raises(UsageError, match="a run or a checkpoint is named by its id, a str"):
         graph.invoke(None, checkpoint=5)  # type: ignore[arg-type]  # that is the point

@@ -99,7 +99,7 @@ def test_a_resume_without_an_answer_is_refused() -> None:
     for attempt in (
         lambda: graph.resume(run.id),
         lambda: graph.resume(run.id, update={"x": 1}),
-        lambda: list(graph.invoke(None, checkpoint=event["checkpoint_path"])),
+        lambda: graph.invoke(None, checkpoint=event["checkpoint_path"]).result(),
     ):
         with pytest.raises(RunPaused, match=r"waits for an answer to ask:1:1: Ship it\?") as caught:
             attempt()

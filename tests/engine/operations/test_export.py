@@ -149,7 +149,7 @@ def test_what_was_known_of_a_run_is_exported_with_it(tmp_path: Path) -> None:
         StateGraph(name="f").add_node("only", run=fragile).set_entry_point("only").set_finish_point("only")
         for _ in range(2)
     )
-    made.compile(store=MemoryStore())
+    made.compile(store=MemoryStore(), keep_result=False)
     other.compile(store=f"sqlite:///{tmp_path}/other.db")
     with pytest.raises(ExecutionError):
         made.execute({"by": 0}, run_id="failed")
@@ -198,7 +198,7 @@ def test_crashes_elsewhere_are_no_attempts_here(tmp_path: Path) -> None:
     here, there = made(store), made(MemoryStore())
     for checkpoint in (None, "r@1"):
         given: dict[str, Any] = {"checkpoint": checkpoint} if checkpoint else {"run_id": "r"}
-        with suppress(StopIteration), closing(here.stream(None, **given)) as run:
+        with suppress(StopIteration), closing(here.stream(**given)) as run:
             next(run)
         for _ in range(3):  # holders that never come back
             store.claim("r", "other", -1.0)

@@ -164,7 +164,7 @@ def test_bad_calls_are_refused() -> None:
             graph.prune_checkpoints("r", keep)  # type: ignore[arg-type]
     with pytest.raises(RunNotFound):
         graph.prune_checkpoints("gone")
-    purged = counting(MemoryStore()).compile(store=MemoryStore())
+    purged = counting(MemoryStore()).compile(store=MemoryStore(), keep_result=False)
     with pytest.raises(RunPaused):
         purged.execute({"n": 0}, run_id="r")
     purged.resume("r", "no")

@@ -81,7 +81,7 @@ def check_same_start(compiled: CompiledGraph, request: StartRequest) -> None:
         raise RunExists(run_id, "it is complete, and its journal was deleted")
     stored = read_progress(client.store.read(run_id)).meta.get("input")
     if stored is None:
-        raise RunExists(run_id, "its id wasn't chosen by whoever started it")
+        raise RunExists(run_id, "its id wasn't chosen by the call that started it")
     if stored != input_digest(compiled.plan, request):
         raise RunExists(run_id, "it was started with another input")
 

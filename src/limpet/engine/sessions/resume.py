@@ -145,7 +145,7 @@ def resume_checkpoint(
         try:
             return resume(compiled, run_id, given, None, stream, point)
         except RunPaused:
-            # It waits for an answer and got none: the caller is told once more what it asks.
+            # It waits for an answer and got none: what it asks is reported once more.
             return stored_stop(compiled, run_id, stream)
     progress = _load(compiled, reference, is_file)
     check_fits(compiled.plan, progress, os.fspath(reference))

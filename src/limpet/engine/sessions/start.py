@@ -116,7 +116,9 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
         raise unfit.with_advice("execute() it here")
     progress = _initial_progress(compiled.plan, request)
     encode(progress.config, "config")
-    progress.meta = {**_new_metadata(compiled, request, progress.state), "queued": True}
+    # With a digest in any case: the id that a caller gets may be started again.
+    named = request._replace(named=True)
+    progress.meta = {**_new_metadata(compiled, named, progress.state), "queued": True}
     # The delay is by the store's clock, which a holder learns with its lease. So a run with a delay is created with
     # this process as its holder, which then commits when the run is due, and releases it.
     holder = this_process() if delay else None

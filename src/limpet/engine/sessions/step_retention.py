@@ -83,8 +83,8 @@ class CompletedRuns:
     """Deletes the earlier steps of completed runs, up to the newest snapshot: their results stay.
 
     This happens in the background, some time after a run completed, so that a process that follows it can still read
-    them. Whoever completes a run looks for all that completed before, since the process that executed them may have
-    ended since. Runs with `preserve=True` say so in their summaries.
+    them. A process that completes a run looks for all that completed before, since the processes that executed them
+    may have ended. Runs with `preserve=True` say so in their summaries.
     """
 
     __slots__ = ("_lock", "_next", "_seen", "_store")
