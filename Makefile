@@ -8,7 +8,7 @@
 
 VENV ?= .venv
 JOBS ?= 2
-CODE := src tests tools $(wildcard benchmarks)
+CODE := src tests tools $(wildcard benchmarks examples)
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 

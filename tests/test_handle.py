@@ -116,15 +116,15 @@ def test_a_handle_exports_and_deletes(tmp_path: Path) -> None:
 
 
 class Flaky:
-    """A node that fails until it is mended, and notes its calls."""
+    """A node that fails until it is fixed, and notes its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
-        self.mended = False
+        self.fixed = False
 
     def __call__(self, state: State) -> dict[str, Any]:
         self.calls += 1
-        if not self.mended:
+        if not self.fixed:
             raise ConnectionError("no")
         return {"done": state.get("n", 0)}
 
@@ -145,10 +145,10 @@ def test_a_failed_run_goes_back_to_the_workers_from_where_it_stopped(store: Any)
     assert (handle.status, handle.shown_status, handle.info.error) == ("running", "queued", None)
     graph.recover()
     assert (handle.status, flaky.calls) == ("failed", 4)
-    flaky.mended = True
-    handle.retry({"n": 5, "log": ["mended"]})
+    flaky.fixed = True
+    handle.retry({"n": 5, "log": ["fixed"]})
     graph.recover()
-    assert handle.result(1) == {"n": 5, "done": 5, "log": ["first", "mended"]}
+    assert handle.result(1) == {"n": 5, "done": 5, "log": ["first", "fixed"]}
     assert flaky.calls == 5
 
 
@@ -164,7 +164,7 @@ def test_branches_that_failed_are_retried_and_finished_ones_are_not(store: Any) 
     handle = graph.start({"n": 3})
     graph.recover()
     assert handle.status == "failed"
-    flaky.mended = True
+    flaky.fixed = True
     Runs(store).retry(handle.id)
     graph.recover()
     assert handle.status == "completed"

@@ -88,7 +88,7 @@ def bare(event: Event) -> Event:
 
 
 def check_steps(told: list[Event], workers: Fleet, run_id: str) -> None:
-    """Each step that the journal has was told once, in order."""
+    """Each step that the journal has was given once, in order."""
     steps = [event["step"] for event in told]
     assert steps == sorted(steps)
     kind = run_id.rpartition("-")[0]

@@ -99,12 +99,18 @@ def test_a_user_without_rights(guarded: Any, postgres: Server, database: str) ->
         lambda: store.append([Commit("r", 1, 1, [b"2"], note=b"n")]),
         lambda: store.append([Commit("r", 1, 1, [b"2"], note=b"n"), Commit("s", 1, 1, [b"2"])]),
         lambda: store.create(NewRun("s", "g", [b"1"])),
+        lambda: store.post("r", "key", b""),
+        lambda: store.add_output("r", 1, [b""], 5),
+        lambda: store.put_document("d", b"", 0),
     ):
         assert "doesn't let this user do that: grant" in failure(call)
     assert owner.read("r").records == [b"1"]
     postgres.sql(f"GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limpet TO {user}", database=name)
     assert store.append([Commit("r", 1, 1, [b"2"])]) == [None]
     store.create(NewRun("s", "g", [b"1"]))
+    assert store.post("r", "key", b"")
+    assert store.add_output("r", 1, [b""], 5) == 1
+    assert store.delete_document("d", store.put_document("d", b"", 0) or 0)
     owner.close()
     store.close()
 

@@ -52,7 +52,7 @@ def watching_threads() -> list[threading.Thread]:
 
 
 class Client(threading.Thread):
-    """A follower in a thread of its own, with what it was told."""
+    """A follower in a thread of its own, with what it was given."""
 
     def __init__(self, handle: RunHandle[Any], after: str | None = None, stop_after: int = -1) -> None:
         super().__init__(daemon=True)
@@ -71,7 +71,7 @@ class Client(threading.Thread):
             self.error = error
 
     def all(self) -> list[Event]:
-        """What it was told until the run ended."""
+        """What it was given until the run ended."""
         self.join(SOON)
         assert not self.is_alive()
         return self.events
@@ -251,7 +251,7 @@ def test_a_slow_follower_holds_up_no_other_and_nothing_is_kept_for_it(
     assert told == events
 
 
-def test_an_event_is_told_within_a_tenth_of_a_second_or_so() -> None:
+def test_an_event_is_reported_within_a_tenth_of_a_second_or_so() -> None:
     graph = chain(asking()).compile(store=MemoryStore(), preserve=True)
     graph.invoke({}, run_id="r").wait()
     client = Client(graph.get("r"))

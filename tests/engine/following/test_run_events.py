@@ -60,7 +60,7 @@ def test_a_plain_run_tells_its_start_its_steps_and_its_end() -> None:
     assert all(event["run_id"] == "r" and event["at"] > 1e9 for event in events)
 
 
-def test_what_a_step_added_is_told_and_not_what_was_there() -> None:
+def test_what_a_step_added_is_reported_and_not_what_was_there() -> None:
     """Costs follow changes: a list of a thousand messages isn't told again for one more."""
     schema = {"log": Annotated[list, append], "seen": Annotated[dict, merge], "gone": int}
 
@@ -77,7 +77,7 @@ def test_what_a_step_added_is_told_and_not_what_was_there() -> None:
     assert step["update"] == {}
 
 
-def test_pauses_have_their_questions_and_answers_are_told() -> None:
+def test_pauses_have_their_questions_and_answers_are_reported() -> None:
     graph = single(asking(choices=["yes", "no"])).compile(store=MemoryStore(), preserve=True)
     graph.invoke({}, run_id="r").wait()
     handle = graph.get("r")
@@ -138,7 +138,7 @@ def failing(times: int) -> Callable[[State], dict[str, Any]]:
     return fail
 
 
-def test_attempts_failures_and_retries_are_told() -> None:
+def test_attempts_failures_and_retries_are_reported() -> None:
     graph = StateGraph(name="g").add_node("try", run=failing(4), retry=Retry(attempts=2, backoff=0))
     graph.add_edge(START, "try").add_edge("try", END).compile(store=MemoryStore(), preserve=True)
     graph.invoke({}, run_id="r").wait()
@@ -176,7 +176,7 @@ def test_branches_are_named_as_the_history_names_them() -> None:
     assert (opened["node"], opened["branches"]) == ("src", ["a", "b"])
 
 
-def test_a_branch_that_asks_is_told_while_others_are_under_way() -> None:
+def test_a_branch_that_asks_is_reported_while_others_are_under_way() -> None:
     graph = fan({"a": asking(), "b": count}, schema={"n": int, "answer": str, "results": list})
     graph.compile(store=MemoryStore(), preserve=True)
     graph.invoke({"n": 0}, run_id="r").wait()
@@ -190,7 +190,7 @@ def test_a_branch_that_asks_is_told_while_others_are_under_way() -> None:
     assert question["questions"] == paused["questions"]
 
 
-def test_a_failure_that_is_collected_is_told_as_the_error_of_its_branch() -> None:
+def test_a_failure_that_is_collected_is_reported_as_the_error_of_its_branch() -> None:
     graph = fan({"a": failing(9), "b": count}, on_error="collect", schema={"n": int, "results": list})
     graph.compile(store=MemoryStore(), preserve=True)
     graph.execute({"n": 0}, run_id="r")
@@ -232,7 +232,7 @@ def test_a_workflow_tells_its_layers_tasks_and_what_was_skipped() -> None:
     assert [list(event["skipped"]) for event in events if event["type"] == "layer_end"] == [["left_out"], []]
 
 
-def test_rollbacks_forks_updates_and_cancellations_are_told() -> None:
+def test_rollbacks_forks_updates_and_cancellations_are_reported() -> None:
     graph = chain(count, asking(), count).compile(store=MemoryStore(), preserve=True)
     graph.invoke({"n": 0}, run_id="r").wait()
     handle = graph.get("r")
@@ -252,7 +252,7 @@ def test_rollbacks_forks_updates_and_cancellations_are_told() -> None:
 
 
 def list_until(handle: RunHandle[Any], kind: str, times: int) -> list[Event]:
-    """The events of a run that goes on, up to this one."""
+    """The events of a run that continues, up to this one."""
     found = []
     for event in handle.events():
         found.append(event)
@@ -262,7 +262,7 @@ def list_until(handle: RunHandle[Any], kind: str, times: int) -> list[Event]:
 
 
 def test_events_of_deleted_records_are_skipped_with_one_event_that_says_so() -> None:
-    """From a cursor whose records are gone, it goes on at the newest snapshot, and nothing is told twice."""
+    """From a cursor whose records are gone, it continues at the newest snapshot, and nothing is given twice."""
     graph = loop(30).compile(store=MemoryStore(), preserve=True)
     graph.execute({"n": 0}, run_id="r")
     handle = graph.get("r")
@@ -295,7 +295,7 @@ def test_checkpoints_that_are_written_again_are_not_told_again() -> None:
     assert [event["type"] for event in rest] == ["answer", "step", "step", "complete"]
 
 
-def test_output_is_told_between_the_steps_by_time_and_each_item_once() -> None:
+def test_output_is_reported_between_the_steps_by_time_and_each_item_once() -> None:
     store = MemoryStore()
     graph = chain(count, count).compile(store=store, preserve=True)
     graph.execute({"n": 0}, run_id="r")

@@ -14,10 +14,10 @@ class EventCursor(NamedTuple):
     """A place between two events of a run.
 
     All events of records up to `record` were given, and the first `part` ones of the next record. `step` is the
-    newest step that was told, plus one, and `told` how many events of that step were. `output` is the number of the
+    newest step that was given, plus one, and `told` how many events of that step were. `output` is the number of the
     newest item of output that was given. After record `base` no branch was open and nothing was asked, so reading
     from there on tells what events need to know. `has_secrets` is 1 if some keys of the run are secret, `after_gap`
-    if records before the next one were deleted, which the follower was told.
+    if records before the next one were deleted, which the follower was given.
     """
 
     record: int = 0

@@ -84,7 +84,7 @@ class Follower(Member):
         self.is_over = False
         """Whether the run has ended, and all events up to there were taken."""
         self.place = cursor
-        """The place after the last event that the caller was told."""
+        """The place after the last event that the caller was given."""
         self._place = cursor
         """How far it has taken events."""
         self._window: Window | None = None
@@ -137,7 +137,7 @@ class Follower(Member):
         return entries
 
     def _has_all_of(self, window: Window, reads: int, head: RunHead | None) -> bool:
-        """It has taken all of its window: read further, go on with the newest window, or find that all is told.
+        """It has taken all of its window: read further, change to the newest window, or find that there is no more.
 
         `head` is that of the window after this many `reads`. Returns whether there is nothing more by now.
         """

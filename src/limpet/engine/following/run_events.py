@@ -1,4 +1,4 @@
-"""What a follower of a run is told: events, made from the records of its journal.
+"""The events that a follower of a run gets, made from the records of its journal.
 
 This is the file to open for a new event, and `docs/how-to/runs-in-your-hands.md` lists them all. An event is a plain
 dict: its `type`, the `run_id`, the time `at`, and the `step`; in a branch, also its name. It has the values that
@@ -31,7 +31,7 @@ ROLLED_BACK = "rolled back to step"
 class EventMaker:
     """Makes the events of one run's records, which it is given in order.
 
-    `secrets` are the keys whose values are masked. `step` is the newest step that was told before, -1 for none, and
+    `secrets` are the keys whose values are masked. `step` is the newest step that was given before, -1 for none, and
     `told` how many events of it.
     """
 
@@ -62,7 +62,7 @@ class EventMaker:
         return events
 
     def note_told(self, event: Event) -> None:
-        """The follower is told this event."""
+        """The follower is given this event."""
         if event["step"] > self.step:
             self.step = event["step"]
             self.told = 0
@@ -77,7 +77,7 @@ class EventMaker:
             self._retold_left = self.told
 
     def _repeats(self, number: int, record: list[Any]) -> bool:
-        """Whether the next event of a record was told before."""
+        """Whether the next event of a record was given before."""
         if number > self._retold_until or record[1] > self._retold_step:
             return False
         if record[1] < self._retold_step:

@@ -1,6 +1,6 @@
 """One watcher for a process and a store: it asks the store once for all runs that are followed or waited for.
 
-A step notifies nobody, so that following costs writers nothing. The watcher looks at the heads of all these runs, and
+A step notifies no process, so that following costs writers nothing. The watcher looks at the heads of all these runs, and
 reads what is new in each into a `Window`, from which all its followers take the same events. It has a thread as long
 as any run is followed. A follower that isn't as far as that window, since it has just come or is slow, takes from
 another one until it is. So no follower holds up another.

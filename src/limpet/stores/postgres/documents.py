@@ -1,7 +1,7 @@
 """Documents in a PostgreSQL database: small named values with a version.
 
-Versions come from one sequence, so none is ever used twice. A change leaves its mark for a while: so a call that is
-made again, because its answer did not arrive, finds out whether it was carried out.
+Versions are counted for all documents together, so none is ever used twice. A change leaves its mark for a while, so
+that a call that is made again, because its answer did not arrive, finds out whether it was carried out.
 """
 
 from __future__ import annotations

@@ -22,14 +22,12 @@ ORDER = "ORDER BY created DESC, run_id DESC LIMIT %s"
 
 def listed(cursor: Cursor, which: RunFilter) -> list[RunHead]:
     """The heads that a filter asks for, in order."""
-    condition, values = _condition(which)
     parts: list[str] = []
     parameters: list[Any] = []
     for status in dict.fromkeys(which.statuses) or [None]:
-        conditions = condition if status is None else ["status = %s", *condition]
-        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        parts.append(f"({SQL['HEAD'].decode()} {where} {ORDER})")
-        parameters += [*([] if status is None else [status]), *values, which.limit]
+        conditions, values = _conditions(which, status)
+        parts.append(f"({SQL['HEAD'].decode()} WHERE {' AND '.join(conditions)} {ORDER})")
+        parameters += [*values, which.limit]
     query = " UNION ALL ".join(parts)
     if len(parts) > 1:
         query = f"{query} {ORDER}"
@@ -38,11 +36,12 @@ def listed(cursor: Cursor, which: RunFilter) -> list[RunHead]:
     return [head_of(row) for row in rows]
 
 
-def _condition(which: RunFilter) -> tuple[list[str], list[Any]]:
-    """The conditions beside the status, and their parameters."""
-    conditions: list[str] = []
+def _conditions(which: RunFilter, status: str | None) -> tuple[list[str], list[Any]]:
+    """The conditions of a filter, with one of its statuses, and their parameters."""
+    conditions = ["true"]
     values: list[Any] = []
     for condition, value in (
+        ("status = %s", status),
         ("graph = %s", which.graph),
         ("parent = %s", which.parent),
         ("node = %s", which.node),
@@ -70,12 +69,13 @@ def _condition(which: RunFilter) -> tuple[list[str], list[Any]]:
 def _fixed_conditions(which: RunFilter) -> list[str]:
     """Those that have no parameters."""
     conditions = []
-    if which.has_error is not None:
-        conditions.append("error <> ''" if which.has_error else "error = ''")
-    if which.is_waiting is not None:
-        conditions.append("waits_for <> ''" if which.is_waiting else "waits_for = ''")
-    if which.is_due is not None:
-        conditions.append("due <= (SELECT clock())" if which.is_due else "due > (SELECT clock())")
+    for wanted, choices in (
+        (which.has_error, {True: "error <> ''", False: "error = ''"}),
+        (which.is_waiting, {True: "waits_for <> ''", False: "waits_for = ''"}),
+        (which.is_due, {True: "due <= (SELECT clock())", False: "due > (SELECT clock())"}),
+    ):
+        if wanted is not None:
+            conditions.append(choices[wanted])
     if which.lease_states:
         conditions.append(f"({' OR '.join(_LEASE_STATES[state] for state in which.lease_states)})")
     return conditions

@@ -81,12 +81,9 @@ class RunLists:
                 choices.append(list(dict.fromkeys(which.statuses)))
         if len(choices) == 1:
             return choices[0]
-        bounds = _bounds(which)
+        bounds = {UPDATED: _update_bounds(which)}
         names = [name for choice in choices for name in choice]
-        commands = [
-            (b"ZCOUNT", self._set(name), *(_update_bounds(which) if name == UPDATED else bounds))
-            for name in names
-        ]
+        commands = [(b"ZCOUNT", self._set(name), *bounds.get(name, _bounds(which))) for name in names]
         sizes = dict(zip(names, self._calls.all(commands), strict=True))
         if UPDATED in sizes:
             sizes[UPDATED] *= COST_OF_ORDERING
@@ -123,8 +120,9 @@ class RunLists:
             if len(page) < size:
                 return
             # Runs that were created at one moment come again with the next page, which must reach beyond them.
-            is_one_moment = page[0].created == page[-1].created
-            size = max(size * 2, PER_CALL) if is_one_moment else PER_CALL
+            if page[0].created == page[-1].created:
+                size *= 2
+            size = max(size, PER_CALL)
             if fresh:
                 last = fresh[-1]
             highest = b"%r" % page[-1].created
@@ -171,7 +169,9 @@ class RunLists:
         return unreadable(run_id, entry.created)
 
     def _set(self, name: str) -> bytes:
-        return self._calls.index + b":" + text(name) if name else self._calls.index
+        if name == ALL_RUNS:
+            return self._calls.index
+        return self._calls.index + b":" + text(name)
 
 
 def _named_sets(which: RunFilter) -> list[str]:
@@ -196,17 +196,20 @@ def _named_sets(which: RunFilter) -> list[str]:
 
 def _bounds(which: RunFilter) -> tuple[bytes, bytes]:
     """Between which times of creation the runs are, both included. No run is created after it was last updated."""
-    lowest = b"-inf" if which.created_since is None else b"%r" % float(which.created_since)
     limits = [which.created_before, which.updated_before, which.after and which.after.created]
     highest = min((limit for limit in limits if limit is not None), default=None)
-    return lowest, b"+inf" if highest is None else b"%r" % float(highest)
+    return _score(which.created_since, b"-inf"), _score(highest, b"+inf")
 
 
 def _update_bounds(which: RunFilter) -> tuple[bytes, bytes]:
     """Between which times the runs were last updated, both included."""
-    lowest = b"-inf" if which.updated_since is None else b"%r" % float(which.updated_since)
-    highest = b"+inf" if which.updated_before is None else b"%r" % float(which.updated_before)
-    return lowest, highest
+    return _score(which.updated_since, b"-inf"), _score(which.updated_before, b"+inf")
+
+
+def _score(moment: float | None, otherwise: bytes) -> bytes:
+    if moment is None:
+        return otherwise
+    return b"%r" % float(moment)
 
 
 def _decoded(data: bytes) -> str:

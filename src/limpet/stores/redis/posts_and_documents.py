@@ -16,7 +16,7 @@ from limpet.stores.heads import refuse_old_fence
 from limpet.stores.redis import scripts
 from limpet.stores.redis.head_fields import head_of
 from limpet.stores.redis.script_calls import ScriptCalls, changed_while_read, existing, undamaged
-from limpet.stores.redis.scripts import Script, number, optional_time, text
+from limpet.stores.redis.scripts import Script, flag, number, optional_time, text
 
 
 def post(calls: ScriptCalls, token: bytes, clock: bytes, run_id: str, key: str, body: bytes) -> bool:
@@ -82,8 +82,8 @@ def list_documents(
     calls: ScriptCalls, clock: bytes, prefix: str, due: bool, limit: int | None
 ) -> list[Document]:
     """The documents whose names begin with `prefix`: by name, or those that are due, by due time."""
-    wanted = b"" if limit is None else b"%d" % limit
-    command = _command(calls, scripts.LIST_DOCUMENTS, b"", clock, text(prefix), b"1" if due else b"0", wanted)
+    arguments = (clock, text(prefix), flag(due), number(limit))
+    command = _command(calls, scripts.LIST_DOCUMENTS, b"", *arguments)
     (found,) = calls.all([command])
     return [_document(name.decode(), value) for name, value in zip(found[::2], found[1::2], strict=True)]
 

@@ -203,7 +203,7 @@ def append_arguments(commit: Commit, token: bytes, clock: bytes, keep_for: bytes
     """What `APPEND` takes: the place of the commit, then "" or what changes in the head, then the records."""
     fence = b"%d" % commit.fence
     expected = b"%d" % commit.expected
-    ignores_posts = b"1" if commit.ignores_posts else b"0"
+    ignores_posts = flag(commit.ignores_posts)
     if _only_adds_records(commit):
         return (token, fence, expected, ignores_posts, clock, b"", *commit.records)
     return (
@@ -217,12 +217,17 @@ def append_arguments(commit: Commit, token: bytes, clock: bytes, keep_for: bytes
         b"%d" % commit.snapshot,
         optional_text(commit.status),
         b"" if commit.note is None else b"=" + commit.note,
-        b"1" if commit.purge else b"0",
+        flag(commit.purge),
         keep_for,
         optional_time(commit.due),
         *map(optional_text, commit.labels or _UNCHANGED_LABELS),
         *commit.records,
     )
+
+
+def flag(value: bool) -> bytes:
+    """Yes or no, as the scripts take it."""
+    return b"%d" % value
 
 
 def text(value: str) -> bytes:

@@ -20,14 +20,14 @@ CREATE TABLE output (
     PRIMARY KEY (run, number)
 );
 
+-- An identity, because that never gives a number twice, and needs no right of its own as a sequence does.
 CREATE TABLE documents (
     name text COLLATE "C" PRIMARY KEY,
-    version bigint NOT NULL,
+    version bigint GENERATED ALWAYS AS IDENTITY,
     body bytea NOT NULL,
     due double precision
 );
 CREATE INDEX documents_by_due ON documents (due, name) WHERE due IS NOT NULL;
-CREATE SEQUENCE document_versions;
 
 -- The latest changes of documents, by the marks of the calls that made them: a call whose answer did not arrive finds
 -- its own change here, whatever others have done with the document since.
@@ -238,11 +238,10 @@ BEGIN
     IF deletes THEN
         DELETE FROM documents WHERE name = target AND version = expected RETURNING version INTO written;
     ELSIF expected = 0 THEN
-        INSERT INTO documents (name, version, body, due)
-            VALUES (target, nextval('document_versions'), new_body, new_due)
+        INSERT INTO documents (name, body, due) VALUES (target, new_body, new_due)
             ON CONFLICT (name) DO NOTHING RETURNING version INTO written;
     ELSE
-        UPDATE documents SET version = nextval('document_versions'), body = new_body, due = new_due
+        UPDATE documents SET version = DEFAULT, body = new_body, due = new_due
             WHERE name = target AND version = expected RETURNING version INTO written;
     END IF;
     IF written IS NOT NULL THEN
