@@ -101,7 +101,7 @@ def test_a_resume_without_an_answer_is_refused() -> None:
         lambda: graph.resume(run.id, update={"x": 1}),
         lambda: graph.invoke(None, checkpoint=event["checkpoint_path"]).result(),
     ):
-        with pytest.raises(RunPaused, match=r"waits for an answer to ask:1:1: Ship it\?") as caught:
+        with pytest.raises(RunPaused, match=r"Ship it\?") as caught:
             attempt()
         assert [question.prompt for question in caught.value.questions] == ["Ship it?"]
     assert calls == [1]

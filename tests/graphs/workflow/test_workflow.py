@@ -930,7 +930,8 @@ def test_a_state_knows_its_checkpoint_while_there_is_one(store: Any, via: Via) -
     state = via.execute(kept, run_id="r")
     assert state.checkpoint_id is not None
     assert kept.checkpoint(state.checkpoint_id).state == state
-    assert via.execute(line(2, store=store)).checkpoint_id is None
+    assert via.execute(line(2, store=store)).checkpoint_id is not None
+    assert via.execute(line(2, store=store, keep_result=False)).checkpoint_id is None
     assert via.execute(line(2)).checkpoint_id is None
 
 

@@ -1,4 +1,4 @@
-"""Tests of posts: any process may post to a run, and each post is taken in once, in order, by a commit of the holder."""
+"""Tests of posts: any process may post to a run; each post is taken in once, in order, by a commit of the holder."""
 
 from __future__ import annotations
 
