@@ -371,7 +371,7 @@ class GraphMethods(ABC, Generic[S]):
         """
         forked = self._own_run("fork", run_id).fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
         run: Run[S] = Run(forked, self._resuming(forked, ResumeInput(), None), self._raises_errors)
-        return run.allow_drop()
+        return run._allow_drop()
 
     async def afork(
         self,
@@ -387,7 +387,7 @@ class GraphMethods(ABC, Generic[S]):
         forked: AsyncRun[S] = AsyncRun(
             run.id, self._resuming(run.id, ResumeInput(), None), self._raises_errors
         )
-        return forked.allow_drop()
+        return forked._allow_drop()
 
     def rollback(self, run_id: str, step: int) -> S:
         """Set a run back to where it was after `step`, and return the state there; `resume` runs it from there."""

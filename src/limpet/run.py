@@ -36,7 +36,7 @@ class OpenedRun(Generic[S]):
     def __init__(self, run_id: str, open_session: OpenSession) -> None:
         self._slot = SessionSlot(run_id, open_session)
 
-    def allow_drop(self) -> Self:
+    def _allow_drop(self) -> Self:
         """The same run, without a warning if it is dropped before it began."""
         self._slot.warns = False
         return self
@@ -182,7 +182,7 @@ class Run(OpenedRun[S]):
         self._events.close()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self.allow_drop()  # a `for` loop keeps the iterator alone
+        self._allow_drop()  # a `for` loop keeps the iterator alone
         return self._shown_events
 
     def __next__(self) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class AsyncRun(OpenedRun[S]):
         await self._events.aclose()
 
     def __aiter__(self) -> AsyncIterator[dict[str, Any]]:
-        self.allow_drop()  # a `for` loop keeps the iterator alone
+        self._allow_drop()  # a `for` loop keeps the iterator alone
         return self._shown_events
 
     async def __anext__(self) -> dict[str, Any]:

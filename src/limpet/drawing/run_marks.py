@@ -103,7 +103,7 @@ def marks_of_stored_run(plan: Plan, tail: Tail) -> RunMarks:
     if not tail.records:
         if head.status != COMPLETED:
             return RunMarks(head.run_id, head.status, {})
-        note = "what it did isn't kept; preserve=True keeps it"
+        note = "what it did isn't kept; keep_result=True keeps it"
         return RunMarks(head.run_id, head.status, {END: Mark("done")}, note=note)
     progress = Progress(head.run_id, "", "", "", {})
     history = _BranchHistory(plan)

@@ -167,7 +167,8 @@ async def _aiterate(run: AsyncRun[State], process: WatchedProcess) -> State:
 def _stream_arguments(graph: WatchedGraph, given: RunInput, exists: bool, by: str) -> dict[str, Any]:
     if exists:
         return {"checkpoint": _checkpoint(graph, by)}
-    return {"input": given.input, "config": given.config, "run_id": RUN_ID}
+    started_with = {} if given.input is None else given.input
+    return {"input": started_with, "config": given.config, "run_id": RUN_ID}
 
 
 def _checkpoint(graph: WatchedGraph, by: str) -> str:

@@ -34,6 +34,7 @@ _COMPILE_SETTINGS = (
     "checkpoint_dir",
     "interval",
     "preserve",
+    "keep_result",
     "lease",
     "max_concurrency",
     "on_save_error",

@@ -17,6 +17,7 @@ from limpet.yaml_files.node_functions import TASK_VARIABLES, BoundAction, task_c
 _COMPILE_SETTINGS = (
     "store",
     "preserve",
+    "keep_result",
     "lease",
     "max_concurrency",
     "on_save_error",

@@ -301,7 +301,10 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
         NotTemplated(Text("the path of a checkpoint file, or the id of a checkpoint"), _NO_TEMPLATE),
         "The checkpoint that runs resume from, instead of starting at the beginning: a file, or an id.",
     ),
-    "preserve": Key(Boolean(), "Whether the records of a run are kept when it has completed."),
+    "preserve": Key(Boolean(), "Whether all records of a run are kept when it has completed."),
+    "keep_result": Key(
+        Boolean(), "Whether the result of a run is kept when it has completed; it is by default."
+    ),
     "keep": Key(POSITIVE_INTEGER, "How many of a run's newest checkpoints are kept, at least."),
     "lease": Key(
         DURATION,
