@@ -5,6 +5,8 @@ from limpet.engine.node_context.node_context import NodeContext as NodeContext
 from limpet.engine.node_context.node_context import once as once
 from limpet.engine.node_context.node_context import pause as pause
 from limpet.engine.node_context.node_context import sleep as sleep
+from limpet.engine.operations.bulk import Outcome as Outcome
+from limpet.engine.operations.bulk import Outcomes as Outcomes
 from limpet.engine.operations.flatten import Flattened as Flattened
 from limpet.engine.operations.run_info import RunInfo as RunInfo
 from limpet.engine.operations.stored_state import Difference as Difference

@@ -6,7 +6,8 @@ refuse it with an error of its own.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import math
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from limpet.errors import UsageError
@@ -16,6 +17,16 @@ Span = float | timedelta
 
 Moment = Span | datetime
 """When: seconds from now, or a `datetime` with a time zone."""
+
+PastMoment = datetime | timedelta | float | str
+"""When, in the past: a `datetime` with a time zone, seconds since the epoch, a date and time as ISO 8601 has it (in
+UTC, unless it names a zone), or how long ago: a `timedelta`, or a text such as "90s", "30m", "12h", "7d", "2w"."""
+
+UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+"""The seconds of each unit in a text such as "7d"."""
+
+EARLIEST_TIMESTAMP: Final = 1e8
+"""Seconds since the epoch, in 1973. A smaller number is taken for a mistake: it is a span of time, or a year."""
 
 LONGEST_SPAN: Final = 100 * 365 * 86400.0
 """Seconds that a span of time may have: a hundred years. No system can wait for more than 292."""
@@ -80,3 +91,43 @@ def moment_of(given: Any, now: float, what: str) -> float:
     if given.tzinfo is None:
         raise UsageError(f"{what}: {given!r} has no time zone; write datetime(…, tzinfo=UTC)")
     return given.timestamp()
+
+
+def seconds_in_text(text: str) -> float | None:
+    """The seconds in a text such as "90s", "30m", "12h", "7d" or "2w"; None if it isn't one."""
+    import re  # late: a program that only runs graphs doesn't need it
+
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", text)
+    if found is None:
+        return None
+    return float(found[1]) * UNITS[found[2]]
+
+
+def past_moment_of(given: Any, now: float, what: str) -> float:
+    """A `PastMoment` in seconds since the epoch. Raises `UsageError` that names the setting, `what`."""
+    if isinstance(given, datetime):
+        return moment_of(given, now, what)
+    if isinstance(given, timedelta):
+        return now - seconds_of(given, what)
+    if isinstance(given, str):
+        seconds = seconds_in_text(given)
+        if seconds is not None:
+            return now - seconds
+        try:
+            at = datetime.fromisoformat(given)
+        except ValueError:
+            raise _no_past_moment(given, what) from None
+        if at.tzinfo is None:
+            at = at.replace(tzinfo=UTC)
+        return at.timestamp()
+    if type(given) in (int, float) and EARLIEST_TIMESTAMP <= given < math.inf:
+        return float(given)
+    raise _no_past_moment(given, what)
+
+
+def _no_past_moment(given: Any, what: str) -> UsageError:
+    mistake = UsageError(f"{what} is a time, not {given!r}")
+    return mistake.with_advice(
+        "give how long ago ('90s', '30m', '12h', '7d'), a date such as '2026-05-01T12:00Z', a datetime with a time "
+        "zone, or seconds since the epoch"
+    )

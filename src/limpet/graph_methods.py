@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, Unpack, cast
 
 from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
@@ -31,7 +31,8 @@ from limpet.run import AsyncRun, OpenSession, Run
 if TYPE_CHECKING:
     from limpet.drawing.draw import Format
     from limpet.drawing.run_marks import RunMarks
-    from limpet.engine.operations.run_info import RunInfo
+    from limpet.engine.operations.run_info import RunList
+    from limpet.engine.operations.run_query import MoreFilters
     from limpet.engine.operations.stored_state import Difference
     from limpet.handle import RunHandle
     from limpet.journal.reader import Checkpoint
@@ -295,13 +296,19 @@ class GraphMethods(ABC, Generic[S]):
 
     def runs(
         self,
-        status: str | None = None,
+        status: str | Iterable[str] | None = None,
         *,
-        tag: str | None = None,
+        tag: str | Iterable[str] | None = None,
         limit: int | None = None,
-    ) -> list[RunInfo]:
-        """The runs of this graph in the store, newest first. `Runs(store).list()` has those of all graphs."""
-        return self._runs("runs").list(status, self.compiled().plan.name, tag, limit)
+        after: str | None = None,
+        **more: Unpack[MoreFilters],
+    ) -> RunList:
+        """The runs of this graph in the store, newest first. `Runs(store).list()` has those of all graphs.
+
+        It takes the same filters: `since`, `before`, `created_since`, `created_before`, `error`, `node` and `text`.
+        """
+        runs = self._runs("runs")
+        return runs.list(status, self.compiled().plan.name, tag, limit, after=after, **more)
 
     aruns = async_version(runs)
 

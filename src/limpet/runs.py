@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, RunList, list_runs, with_position
+from limpet.engine.operations.run_info import RunInfo, RunList, with_position
+from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs, now_of
 from limpet.engine.operations.stored_state import (
     Difference,
     as_state,
@@ -29,6 +30,7 @@ from limpet.journal.store import ENDED
 from limpet.stores.opening import open_store
 
 if TYPE_CHECKING:
+    from limpet.engine.operations.bulk import Change, Outcome, Outcomes
     from limpet.engine.operations.flatten import Flattened
     from limpet.graph_methods import GraphMethods
     from limpet.handle import RunHandle
@@ -71,17 +73,27 @@ class Runs:
 
     def list(
         self,
-        status: str | None = None,
+        status: str | Iterable[str] | None = None,
         graph: str | None = None,
-        tag: str | None = None,
+        tag: str | Iterable[str] | None = None,
         limit: int | None = None,
+        *,
+        after: str | None = None,
+        **more: Unpack[MoreFilters],
     ) -> RunList:
-        """The runs with this status, of the graph with this name, with this tag; newest first, at most `limit`.
+        """The runs that match, newest first, at most `limit`.
+
+        A run has one of the statuses, stored or shown ones; it is of the graph with this name, and has all of the
+        tags. It last changed `since` then and `before` then, or was `created_since` and `created_before` then: give a
+        datetime, a timestamp, or how long ago ("2h"). `error` is the type of its last error, `node` where it stopped,
+        and `text` is in its last error, of which a list looks through 10,000: `searched` says if it did. `next` of
+        the list that you get is where its next page begins: give it as `after`.
 
         A run whose head or newest records can't be read is in the list too, with the status `damaged` and the reason
-        as its `problem`. If its graph can't be known, it is among the runs of every graph.
+        as its `problem`. If its graph can't be known, it is among the runs of every graph. Raises `UsageError`.
         """
-        return list_runs(self._client, status, graph, tag, limit)
+        query = RunQuery.of(now_of(self._client), status=status, graph=graph, tag=tag, **more)
+        return list_runs(self._client, query, limit, after)
 
     alist = async_version(list)
 
@@ -169,27 +181,56 @@ class Runs:
 
     arollback = async_version(rollback, changes=True)
 
-    def cancel(self, run_id: str) -> None:
-        """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
+    def cancel(
+        self,
+        run_id: str | Iterable[str] | None = None,
+        *,
+        all_runs: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Outcome], object] | None = None,
+        **filters: Unpack[Filters],
+    ) -> Outcomes:
+        """Stop runs between two nodes, whichever processes execute them. They can be resumed from what they saved.
 
-        Raises `RunNotFound`, and `UsageError` for a run that has ended.
+        Takes an id, several ids, or filters, as `retry` does. One id alone raises `RunNotFound`, and `UsageError` for
+        a run that has ended.
         """
+        from limpet.engine.operations.bulk import Change, unfit_to_cancel
         from limpet.engine.operations.cancel import cancel
 
-        cancel(self._client, run_id)
+        change = Change("cancel", lambda each: cancel(self._client, each), unfit_to_cancel)
+        return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     acancel = async_version(cancel, changes=True)
 
-    def retry(self, run_id: str, update: Mapping[str, Any] | None = None) -> None:
-        """Hand a run that failed, or was cancelled or quarantined, back to the workers, from where it stopped.
+    def retry(
+        self,
+        run_id: str | Iterable[str] | None = None,
+        update: Mapping[str, Any] | None = None,
+        *,
+        all_runs: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Outcome], object] | None = None,
+        **filters: Unpack[Filters],
+    ) -> Outcomes:
+        """Hand runs that failed, or were cancelled or quarantined, back to the workers, from where they stopped.
 
-        `update` is merged into its state, which needs the graph. Raises `RunNotFound`, `AlreadyCompleted`,
-        `Conflict`, and `UsageError` for a run that hasn't stopped.
+        It takes an id, several ids, or the filters of `list`: `retry(status="failed", since="2h")`. To mean all runs,
+        say `all_runs=True`. `update` is merged into their states, which needs their graphs. With `dry_run`, nothing
+        is changed. `limit` is how many are dealt with at most, newest first, of those that match.
+
+        Returns the outcome for each run. One that fails doesn't stop the others, and one that changed meanwhile is
+        skipped. `progress` is called with each outcome as it comes. One id alone raises what went wrong instead:
+        `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run that hasn't stopped.
         """
-        from limpet.engine.operations.retry import retry
+        from limpet.engine.node_context.questions import check_update
+        from limpet.engine.operations.bulk import Change, unfit_to_retry
 
-        compiled = self._need_graph("retry", run_id) if update else None
-        retry(self._client, run_id, update, compiled)
+        check_update(update)
+        change = Change("retry", lambda each: self._retry(each, update), unfit_to_retry)
+        return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     aretry = async_version(retry, changes=True)
 
@@ -261,12 +302,25 @@ class Runs:
 
     aprune_checkpoints = async_version(prune_checkpoints, changes=True)
 
-    def delete(self, run_id: str) -> None:
-        """Delete a run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
-        try:
-            self._client.store.delete(run_id)
-        except Conflict as conflict:
-            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
+    def delete(
+        self,
+        run_id: str | Iterable[str] | None = None,
+        *,
+        all_runs: bool = False,
+        limit: int | None = None,
+        dry_run: bool = False,
+        progress: Callable[[Outcome], object] | None = None,
+        **filters: Unpack[Filters],
+    ) -> Outcomes:
+        """Delete runs and their journals.
+
+        Takes an id, several ids, or filters, as `retry` does. A run that a process holds is skipped. One id alone
+        raises `RunNotFound`, and `Conflict` while a process holds the run.
+        """
+        from limpet.engine.operations.bulk import Change, unfit_to_delete
+
+        change = Change("delete", self._delete, unfit_to_delete)
+        return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     adelete = async_version(delete, changes=True)
 
@@ -297,6 +351,41 @@ class Runs:
 
     def __repr__(self) -> str:
         return f"<Runs in {self._client.store!r}>"
+
+    def _change(
+        self,
+        change: Change,
+        run_ids: str | Iterable[str] | None,
+        all_runs: bool,
+        limit: int | None,
+        dry_run: bool,
+        progress: Callable[[Outcome], object] | None,
+        filters: Filters,
+    ) -> Outcomes:
+        from limpet.engine.operations.bulk import DONE, Outcome, Outcomes, change_runs, chosen_runs
+
+        chosen = chosen_runs(self._client, run_ids, dict(filters), all_runs, limit, change.name)
+        if isinstance(run_ids, str) and not dry_run:
+            change.do(run_ids)
+            return Outcomes([Outcome(run_ids, "", "", DONE)])
+        outcomes = Outcomes()
+        for outcome in change_runs(self._client, chosen, change, dry_run):
+            outcomes.append(outcome)
+            if progress is not None:
+                progress(outcome)
+        return outcomes
+
+    def _retry(self, run_id: str, update: Mapping[str, Any] | None) -> None:
+        from limpet.engine.operations.retry import retry
+
+        compiled = self._need_graph("retry", run_id) if update else None
+        retry(self._client, run_id, update, compiled)
+
+    def _delete(self, run_id: str) -> None:
+        try:
+            self._client.store.delete(run_id)
+        except Conflict as conflict:
+            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
 
     def _graph_of(self, run_id: str) -> str:
         """The name of a run's graph, even if the run is damaged. Raises `RunNotFound`."""

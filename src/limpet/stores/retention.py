@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 
 from limpet.defaults import CLEANUP_INTERVAL, RETENTION_HOURS
+from limpet.durations import UNITS, seconds_in_text
 from limpet.errors import Conflict, RunNotFound, UsageError
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
 from limpet.journal.store import ENDED, PAUSED, STATUSES, RunHead, Store
@@ -37,8 +37,6 @@ Duration = float | timedelta | str
 
 PAGE_SIZE = 1000
 """Runs that are asked for at once."""
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,8 +403,8 @@ def _reason_by(status: str, graph: str, policy: Retention, age: float, number: i
 
 def _in_units(seconds: float) -> str:
     """A time in the largest unit that fits, such as "1.5 h"."""
-    unit = next((unit for unit in "dhm" if seconds >= _UNITS[unit]), "s")
-    return f"{seconds / _UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
+    unit = next((unit for unit in "dhm" if seconds >= UNITS[unit]), "s")
+    return f"{seconds / UNITS[unit]:.1f}".removesuffix(".0") + f" {unit}"
 
 
 def _seconds(status: str, given: object) -> float | None:
@@ -415,8 +413,8 @@ def _seconds(status: str, given: object) -> float | None:
     seconds: object = given
     if isinstance(given, timedelta):
         seconds = given.total_seconds()
-    elif isinstance(given, str) and (found := re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*", given)):
-        seconds = float(found[1]) * _UNITS[found[2]]
+    elif isinstance(given, str):
+        seconds = seconds_in_text(given)
     if _is_number(seconds) and seconds >= 0:
         return float(seconds)
     raise UsageError(

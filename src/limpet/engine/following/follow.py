@@ -94,12 +94,12 @@ class Follower(Member):
     @property
     def may_read(self) -> bool:
         """Whether `take` may read from the store, as its window isn't one that the watcher reads."""
-        return self._window is None or self._window is not self.run.newest
+        return self._window is None or self._window.is_broken or self._window is not self.run.newest
 
     def take(self) -> list[Entry]:
         """The events that there are by now; none if it is up to date. Raises why there will be no more."""
         while True:
-            if self._window is None:
+            if self._window is None or self._window.is_broken:
                 self._window = self.run.window_at(self._place)
                 self._window.join(self)
             window = self._window

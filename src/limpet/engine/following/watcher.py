@@ -1,9 +1,9 @@
 """One watcher for a process and a store: it asks the store once for all runs that are followed or waited for.
 
-A step notifies no process, so that following costs writers nothing. The watcher looks at the heads of all these runs, and
-reads what is new in each into a `Window`, from which all its followers take the same events. It has a thread as long
-as any run is followed. A follower that isn't as far as that window, since it has just come or is slow, takes from
-another one until it is. So no follower holds up another.
+A step notifies no process, so that following costs writers nothing. The watcher looks at the heads of all these
+runs, and reads what is new in each into a `Window`, from which all its followers take the same events. It has a
+thread as long as any run is followed. A follower that isn't as far as that window, since it has just come or is slow,
+takes from another one until it is. So no follower holds up another.
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL = 0.05
 """Seconds between two looks at the runs that are followed."""
+
+START_TIME = 0.2
+"""Seconds that a thread takes to start, at most. If it hasn't by then, another is started."""
 
 RunKey = tuple[str, frozenset[str]]
 """A run, and which of its keys are secret by the code of its graph: events are masked by both."""
@@ -57,8 +60,9 @@ class FollowedRun:
         """A window with the events after a place: one that others use, if there is one that begins before it."""
         with self.lock:
             for window in [self.newest, *self._catching_up]:
-                if window is not None and not is_behind(place, window.floor):
-                    return window
+                if window is None or window.is_broken or is_behind(place, window.floor):
+                    continue
+                return window
             window = Window(EventFeed(self._watcher.store, self.run_id, place, self.secrets))
             self._catching_up.add(window)
             return window
@@ -66,20 +70,23 @@ class FollowedRun:
     def keep_up_to_date(self, window: Window) -> None:
         """Have the watcher read this window further, if it has none. It is up to date."""
         with self.lock:
-            if self.newest is None:
+            if self.newest is None or self.newest.is_broken:
                 self._catching_up.discard(window)
                 self.newest = window
 
     def update(self, head: RunHead) -> None:
         """Take note of a head, and read what is new. The watcher calls this."""
         window = self.newest
+        is_broken = window is not None and window.is_broken
         is_new = window is not None and head != window.head
-        if head == self.head and not is_new:
+        if head == self.head and not (is_new or is_broken):
             return
         self.head = head
-        while window is not None and is_new:
+        while window is not None and is_new and not window.is_broken:
             is_new = window.read(window.reads)
             self.notify()
+        if is_broken:
+            self.newest = None  # its followers find another one
         self.notify()
 
     def fail(self, problem: Exception) -> None:
@@ -136,6 +143,8 @@ class RunWatcher:
         self._lock = Lock()
         self._working = Lock()
         """Held by the thread that watches."""
+        self._started = 0.0
+        """When that was started, for as long as it hasn't ended."""
         self._runs: dict[RunKey, FollowedRun] = {}
 
     def join(self, run_id: str, secrets: frozenset[str], member: Member) -> FollowedRun:
@@ -157,8 +166,10 @@ class RunWatcher:
             run.members.discard(member)
 
     def ensure_thread(self) -> None:
-        """Start the thread that watches, unless it is at work."""
-        if not self._working.locked():
+        """Start the thread that watches, unless it is at work, or was started just now."""
+        now = monotonic()
+        if not self._working.locked() and now - self._started > START_TIME:
+            self._started = now
             start_thread(self._work, "limpet-watcher")
 
     def _work(self) -> None:
@@ -168,6 +179,7 @@ class RunWatcher:
                 while self._look():
                     sleep(WATCH_INTERVAL)
             finally:
+                self._started = 0.0
                 self._working.release()
 
     def _look(self) -> bool:

@@ -39,6 +39,8 @@ class Window:
         """The head as of the end of the window, once it is up to date; None before that."""
         self.reads = 0
         """How often it was read further."""
+        self._is_in_doubt = False
+        """Whether it is being read further: what the feed has read may not be among the entries yet."""
         self._feed = feed
         self._lock = Lock()
         self._reading = Lock()
@@ -53,9 +55,9 @@ class Window:
         return self.head is not None and self.head.status in ENDED
 
     @property
-    def place(self) -> EventCursor:
-        """How far it was read."""
-        return self._feed.place
+    def is_broken(self) -> bool:
+        """Whether a thread was interrupted, or failed, while it read the window further: then no other uses it."""
+        return not self._reading.locked() and self._is_in_doubt
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -87,14 +89,16 @@ class Window:
         Raises what `EventFeed.read` raises.
         """
         with self._reading:
-            if self.reads != reads:
+            if self.reads != reads or self._is_in_doubt:
                 return True
+            self._is_in_doubt = True
             batch = self._feed.read()
             with self._lock:
                 self._entries.extend(batch.entries)
                 self.head = None if batch.has_more else batch.head
                 self._trim()
             self.reads += 1
+            self._is_in_doubt = False
             return batch.has_more
 
     def _trim(self) -> None:

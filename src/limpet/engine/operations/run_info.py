@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from time import time
 from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.leases.process_identity import describe_holder, is_dead
+from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.engine.operations.stored_state import viewed_progress
 from limpet.errors import (
     DamagedRecord,
@@ -16,20 +17,20 @@ from limpet.errors import (
     RunNotFound,
     RunQuarantined,
     UnsupportedFormat,
-    UsageError,
 )
 from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.optional_calls import ListsUnreadable, provides
 from limpet.journal.record_shapes import read_summary
-from limpet.journal.run_filter import RunFilter
+from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
 from limpet.journal.store import DAMAGED, FAILED, RUNNING, STATUSES, RunHead, Store
 from limpet.journal.verify import readable_head
 from limpet.journal.waits import Question
-from limpet.stores.heads import before_reading, unreadable
+from limpet.stores.heads import unreadable
 
 QUEUED: Final = "queued"
 SLEEPING: Final = "sleeping"
 RETRYING: Final = "retrying"
+WAITING: Final = "waiting"
 ABANDONED: Final = "abandoned"
 QUARANTINED: Final = "quarantined"
 
@@ -43,13 +44,16 @@ class ShownStatus(NamedTuple):
 
 
 LISTED_STATUSES: Final = (*STATUSES, DAMAGED)
-"""What a list of runs can be restricted to."""
+"""The statuses that `RunInfo.status` has. The last one is never stored."""
 
 SHOWN_STATUSES: Final = (
     ShownStatus(QUEUED, RUNNING, "it is due and no process holds it: the next free worker claims it"),
     ShownStatus(SLEEPING, RUNNING, "no process holds it, and it is due later"),
     ShownStatus(RETRYING, RUNNING, "its node failed, no process holds it, and the next attempt is due later"),
-    ShownStatus(ABANDONED, RUNNING, "the process that holds it has crashed"),
+    ShownStatus(
+        WAITING, RUNNING, "no process holds it, and it waits for something else than a time or an answer"
+    ),
+    ShownStatus(ABANDONED, RUNNING, "the process that holds it has crashed, or its lease has expired"),
     ShownStatus(QUARANTINED, FAILED, "its process crashed too many times in a row at the same node"),
 )
 """`RunInfo.shown_status` gives these."""
@@ -78,19 +82,36 @@ class RunInfo(NamedTuple):
     due: float | None = None
     problem: str | None = None
     """Why no more is known of the run: its key is missing, or it is damaged, as its status then says."""
+    waits_for: str = ""
+    """The kind of what it waits for, where that is neither a time nor an answer."""
+    lease_expired: bool = False
+    """Whether its holder hasn't renewed its lease in time: it has crashed, or is cut off from the store."""
 
     @property
     def shown_status(self) -> str:
         """The status as people see it: one of `SHOWN_STATUSES` where one applies, else the stored status."""
+        return self.shown_at(time())
+
+    def shown_at(self, now: float) -> str:
+        """`shown_status` at a time by the store's clock."""
         if self.status == FAILED and (self.error or {}).get("type") == RunQuarantined.__name__:
             return QUARANTINED
         if self.status != RUNNING:
             return self.status
         if self.holder is not None:
-            return ABANDONED if is_dead(self.holder) else RUNNING
-        if self.due is None or self.due <= time():
+            return ABANDONED if self.lease_expired or is_dead(self.holder) else RUNNING
+        if self.due is not None and self.due <= now:
+            return QUEUED
+        if self.waits_for:
+            return WAITING
+        if self.due is None:
             return QUEUED
         return RETRYING if self.error else SLEEPING
+
+    @property
+    def cursor(self) -> str:
+        """Its place in a list, for `list(after=…)`."""
+        return cursor_text(Cursor(self.created, self.run_id))
 
     @property
     def held_by(self) -> str | None:
@@ -101,9 +122,18 @@ class RunInfo(NamedTuple):
 
 
 class RunList(list[RunInfo]):
-    """Runs in a list, which a notebook shows as a table."""
+    """Runs in a list, which a notebook shows as a table.
 
-    __slots__ = ()
+    `next` is where the next page begins, for `list(after=…)`; None if there is none. `searched` is how many runs were
+    looked through for a text, if that was as many as a list looks through at once: then others may match, too.
+    """
+
+    __slots__ = ("next", "searched")
+
+    def __init__(self, runs: Iterable[RunInfo] = ()) -> None:
+        super().__init__(runs)
+        self.next: str | None = None
+        self.searched: int | None = None
 
     def _repr_html_(self) -> str:
         from limpet.drawing.notebook import runs_as_html
@@ -130,6 +160,7 @@ def run_info(head: RunHead) -> RunInfo:
         questions=summary.get("questions", []),
         holder=head.holder,
         due=head.due,
+        waits_for=head.waits_for,
     )
 
 
@@ -144,27 +175,34 @@ def is_quarantined(head: RunHead) -> bool:
 def info_of(client: LeaseClient, run_id: str) -> RunInfo:
     """What a store knows of a run, even if it is damaged. Raises `RunNotFound`, and `KeyMissing`."""
     try:
-        return run_info(client.head(run_id))
+        head = client.head(run_id)
+        return run_info(head)._replace(lease_expired=run_id in expired_leases(client, [head]))
     except DamagedRecord as damage:
         return _damaged_info(client.store, unreadable(run_id, 0.0), damage)
 
 
-def list_runs(
-    client: LeaseClient, status: str | None, graph: str | None, tag: str | None, limit: int | None
-) -> RunList:
-    """The runs that match, newest first."""
-    if status is not None and status not in LISTED_STATUSES:
-        raise UsageError(f"a run's status is one of {', '.join(LISTED_STATUSES)}, not {status!r}")
-    if limit is not None and (type(limit) is not int or not 0 <= limit < 2**63):
-        raise UsageError(f"limit must be a whole number of at least 0, not {limit!r}")
-    statuses = () if status is None else (status,)
-    tags = () if tag is None else (tag,)
-    which = RunFilter(statuses, graph, tags, limit=limit)
-    found = [
-        _listed_info(client.store, head, problem)
-        for head, problem in list_all(client.store, before_reading(which))
-    ]
-    return RunList([info for info in found if _is_wanted(info, which)][:limit])
+def expired_leases(client: LeaseClient, heads: Sequence[RunHead]) -> set[str]:
+    """The runs among these, in the order of a list, whose holder hasn't renewed its lease in time.
+
+    Only the store knows the time that leases go by, so it is asked; but not about holders that are known to be dead.
+    """
+    mine = this_process()
+    others = [head for head in heads if head.status == RUNNING and head.holder not in (None, mine)]
+    held = [head for head in others if not is_dead(head.holder or "")]
+    if not held:
+        return set()
+    which = RunFilter(
+        statuses=(RUNNING,),
+        lease_states=(LeaseState.EXPIRED,),
+        created_since=held[-1].created,
+        created_before=math.nextafter(held[0].created, math.inf),
+    )
+    return {head.run_id for head, _ in list_all(client.store, which)}
+
+
+def cursor_text(cursor: Cursor) -> str:
+    """A place in a list, as users hand it on."""
+    return f"{cursor.created.hex()}~{cursor.run_id}"
 
 
 def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
@@ -174,7 +212,7 @@ def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exceptio
     return [(head, None) for head in store.list(which)]
 
 
-def _listed_info(store: Store, head: RunHead, problem: Exception | None) -> RunInfo:
+def listed_info(store: Store, head: RunHead, problem: Exception | None) -> RunInfo:
     """What is known of a run. A run that can't be read is listed too: it must not hide the others."""
     try:
         if head.status == DAMAGED and problem is None:
@@ -207,15 +245,6 @@ def _damaged_info(store: Store, listed: RunHead, damage: DamagedRecord) -> RunIn
         due=None,
         problem=_message(damage),
     )
-
-
-def _is_wanted(info: RunInfo, which: RunFilter) -> bool:
-    """Whether a listed run matches by what is known of it now. A damaged one of an unknown graph may."""
-    if which.statuses and info.status not in which.statuses:
-        return False
-    if info.status != DAMAGED or not info.graph:
-        return True
-    return which.graph in (None, info.graph) and all(tag in info.tags for tag in which.tags)
 
 
 def _message(problem: Exception) -> str:

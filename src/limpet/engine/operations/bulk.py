@@ -1,0 +1,213 @@
+"""Do the same with many runs: those of several ids, or all that match a query; each has an outcome of its own.
+
+Runs are found page by page and changed one after the other, so their number doesn't matter, and a run that fails
+doesn't stop the others. A run that changed between being found and its turn is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of
+from limpet.engine.operations.run_query import RunQuery, Search, now_of
+from limpet.errors import AlreadyCompleted, Conflict, LimpetError, RunNotFound, UsageError
+from limpet.journal.store import CANCELLED, ENDED, FAILED, RUNNING
+
+DONE: Final = "done"
+PLANNED: Final = "planned"
+SKIPPED: Final = "skipped"
+FAILED_TO: Final = "failed"
+
+
+class Outcome(NamedTuple):
+    """The outcome for one run, where something was to be done with many.
+
+    `result` is `done`, `skipped`, `failed`, or in a dry run `planned`; `reason` says why it was skipped, or what the
+    error said. `status` is how the run was shown before; `graph` and `status` are empty for a run that isn't there.
+    """
+
+    run_id: str
+    graph: str
+    status: str
+    result: str
+    reason: str = ""
+    error: Exception | None = None
+
+
+class Outcomes(list[Outcome]):
+    """The outcome for each run, in the order in which they were dealt with."""
+
+    __slots__ = ()
+
+    @property
+    def done(self) -> int:
+        """How many it was done with."""
+        return self._count(DONE)
+
+    @property
+    def planned(self) -> int:
+        """In a dry run, how many it would be done with."""
+        return self._count(PLANNED)
+
+    @property
+    def skipped(self) -> int:
+        """How many were left as they are, because there was nothing to do, or because they changed meanwhile."""
+        return self._count(SKIPPED)
+
+    @property
+    def failed(self) -> int:
+        """How many it failed for."""
+        return self._count(FAILED_TO)
+
+    def _count(self, result: str) -> int:
+        return sum(outcome.result == result for outcome in self)
+
+
+class Change(NamedTuple):
+    """What is to be done with each run: `do` does it, and `unfit` says why a run isn't one to do it with, if so."""
+
+    name: str
+    do: Callable[[str], None]
+    unfit: Callable[[RunInfo], str]
+
+
+class Chosen(NamedTuple):
+    """Which runs a call is about: `run_ids`, or else those of the query, at most `limit`."""
+
+    run_ids: Sequence[str] | None
+    query: RunQuery
+    limit: int | None = None
+
+
+def chosen_runs(
+    client: LeaseClient, run_ids: Any, filters: dict[str, Any], all_runs: bool, limit: int | None, call: str
+) -> Chosen:
+    """The runs that a user chose. Raises `UsageError` if that isn't clear: all are never meant by accident."""
+    query = RunQuery.of(now_of(client), **filters)
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise UsageError(f"limit must be a whole number of at least 1, not {limit!r}")
+    if run_ids is not None:
+        if query.restricts or all_runs or limit is not None:
+            raise UsageError(f"{call}() takes the ids of runs, or filters; not both")
+        return Chosen(_ids(run_ids, call), query)
+    if query.restricts == all_runs:
+        unclear = UsageError(f"{call}() needs ids of runs, filters, or all_runs=True")
+        if all_runs:
+            unclear = UsageError(f"{call}(all_runs=True) takes no filters")
+        raise unclear.with_advice(f'{call}(status="failed", since="2h") means those that match')
+    return Chosen(None, query, limit)
+
+
+def change_runs(client: LeaseClient, chosen: Chosen, change: Change, dry_run: bool) -> Iterator[Outcome]:
+    """Change the chosen runs, and give the outcome of each when it is known."""
+    if chosen.run_ids is not None:
+        for run_id in dict.fromkeys(chosen.run_ids):
+            yield _change_named(client, run_id, change, dry_run)
+        return
+    for found in islice(Search(client, chosen.query), chosen.limit):
+        yield _change_found(client, chosen.query, found.info, change, dry_run)
+
+
+def unfit_to_retry(info: RunInfo) -> str:
+    """Why a run can't be retried; empty if it can."""
+    if info.status in (FAILED, CANCELLED):
+        return ""
+    return f"it is {info.shown_status}: only a run that failed, or was cancelled, is retried"
+
+
+def unfit_to_cancel(info: RunInfo) -> str:
+    """Why a run can't be cancelled; empty if it can."""
+    if info.status not in ENDED:
+        return ""
+    return f"it has already ended: it is {info.shown_status}"
+
+
+def unfit_to_delete(info: RunInfo) -> str:
+    """Why a run can't be deleted; empty if it can."""
+    if info.status != RUNNING or info.holder is None or info.lease_expired:
+        return ""
+    crashed = ""
+    if info.shown_status == ABANDONED:
+        crashed = ", which crashed"
+    return f"held by {info.held_by}{crashed}; cancel it first"
+
+
+def _ids(given: Any, call: str) -> list[str]:
+    found = [given]
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        found = list(given)
+    for each in found:
+        if not isinstance(each, str):
+            raise UsageError(f"{call}() takes the ids of runs, strs, not {each!r}; of a Run, that is .id")
+    return found
+
+
+def _change_named(client: LeaseClient, run_id: str, change: Change, dry_run: bool) -> Outcome:
+    blank = Outcome(run_id, "", "", FAILED_TO)
+    try:
+        info = info_of(client, run_id)
+    except LimpetError as error:
+        return _failed(blank, error)
+    return _changed(client, info, change, dry_run)
+
+
+def _change_found(
+    client: LeaseClient, query: RunQuery, found: RunInfo, change: Change, dry_run: bool
+) -> Outcome:
+    if dry_run:
+        return _changed(client, found, change, dry_run)
+    try:
+        info = info_of(client, found.run_id)
+    except RunNotFound:
+        return _outcome(found, SKIPPED, "it was deleted meanwhile")
+    except LimpetError as error:
+        return _failed(_outcome(found, FAILED_TO), error)
+    if _has_changed(client, query, found, info):
+        return _outcome(info, SKIPPED, f"it changed meanwhile: it is {info.shown_status}")
+    return _changed(client, info, change, dry_run)
+
+
+def _has_changed(client: LeaseClient, query: RunQuery, found: RunInfo, info: RunInfo) -> bool:
+    """Whether a run is no longer the one that was found. One that runs may advance, as long as it is still meant."""
+    if info.status != found.status:
+        return True
+    if info.status != RUNNING:
+        return info.updated != found.updated
+    return bool(query.statuses) and not query.has_status(info, now_of(client))
+
+
+def _changed(client: LeaseClient, info: RunInfo, change: Change, dry_run: bool) -> Outcome:
+    reason = change.unfit(info)
+    if reason:
+        return _outcome(info, SKIPPED, reason)
+    if dry_run:
+        return _outcome(info, PLANNED)
+    try:
+        change.do(info.run_id)
+    except LimpetError as error:
+        if _other_was_quicker(client, info, change, error):
+            return _outcome(info, SKIPPED, error.message)
+        return _failed(_outcome(info, FAILED_TO), error)
+    return _outcome(info, DONE)
+
+
+def _other_was_quicker(client: LeaseClient, info: RunInfo, change: Change, error: LimpetError) -> bool:
+    """Whether a run was refused because another process does something with it, or has done so."""
+    if isinstance(error, Conflict | AlreadyCompleted | RunNotFound):
+        return True
+    try:
+        return bool(change.unfit(info_of(client, info.run_id)))
+    except LimpetError:
+        return False
+
+
+def _outcome(info: RunInfo, result: str, reason: str = "") -> Outcome:
+    return Outcome(info.run_id, info.graph, info.shown_status, result, reason)
+
+
+def _failed(outcome: Outcome, error: LimpetError) -> Outcome:
+    # Without its traceback, which would keep all that the failed call had in memory.
+    return outcome._replace(reason=error.message, error=error.with_traceback(None))

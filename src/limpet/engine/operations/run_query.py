@@ -1,0 +1,305 @@
+"""Which runs are meant: `RunQuery`, the filters that lists, retries, cancels and deletes share, and `Search`.
+
+Lists have finer statuses than stores: see `SHOWN_STATUSES`. A query becomes one `RunFilter` for each of those, and
+one for all stored ones. What a store finds by it may be more than is meant: `RunQuery.accepts` decides. `Search` asks
+the store page by page, newest runs first, so any number of runs may match.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from time import time
+from typing import Any, Final, NamedTuple, Self, TypedDict
+
+from limpet.durations import PastMoment, past_moment_of
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.operations.run_info import (
+    ABANDONED,
+    LISTED_STATUSES,
+    QUARANTINED,
+    QUEUED,
+    RETRYING,
+    SHOWN_STATUSES,
+    SLEEPING,
+    WAITING,
+    RunInfo,
+    RunList,
+    cursor_text,
+    expired_leases,
+    list_all,
+    listed_info,
+)
+from limpet.engine.sessions.start import tag_names
+from limpet.errors import RunQuarantined, UsageError, did_you_mean
+from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
+from limpet.journal.store import DAMAGED, FAILED, RUNNING, RunHead
+
+_FREE: Final = RunFilter((RUNNING,), lease_states=(LeaseState.FREE,))
+
+FILTER_BY_SHOWN_STATUS: Final = {
+    QUEUED: _FREE._replace(is_due=True),
+    SLEEPING: _FREE._replace(is_due=False, has_error=False),
+    RETRYING: _FREE._replace(is_due=False, has_error=True),
+    WAITING: _FREE._replace(is_waiting=True),
+    # Also those whose lease is valid: its holder may be known to be dead.
+    ABANDONED: RunFilter((RUNNING,), lease_states=(LeaseState.HELD, LeaseState.EXPIRED)),
+    QUARANTINED: RunFilter((FAILED,), error=RunQuarantined.__name__),
+}
+"""What to ask a store for, to find all runs that are shown with a status."""
+
+QUERY_STATUSES: Final = (*LISTED_STATUSES, *(shown.name for shown in SHOWN_STATUSES))
+"""What a query can be restricted to. `running` are also queued, sleeping … ones, and `failed` quarantined ones."""
+
+PAGE_SIZE: Final = 1000
+"""Runs that a store is asked for at once, at most, unless all are wanted at once."""
+
+TEXT_SEARCH_BOUND: Final = 10_000
+"""Runs whose errors a list looks through for a text, at most. The next page begins there."""
+
+
+class MoreFilters(TypedDict, total=False):
+    """Filters that a list takes by name. All of those that are given have to match."""
+
+    since: PastMoment | None
+    """It last changed then, or later."""
+    before: PastMoment | None
+    """It last changed earlier."""
+    created_since: PastMoment | None
+    created_before: PastMoment | None
+    error: str | None
+    """The type of its last error, such as `ValueError`."""
+    node: str | None
+    """The node where it stopped, or is next to run."""
+    text: str | None
+    """A text in its last error, in capital or small letters: in the type, the message, or the traceback."""
+
+
+class Filters(MoreFilters, total=False):
+    """All filters."""
+
+    status: str | Iterable[str] | None
+    """One or several, stored or shown ones: the run has one of them."""
+    graph: str | None
+    """The name of its graph."""
+    tag: str | Iterable[str] | None
+    """One or several: the run has all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs are meant. What is None or empty doesn't restrict. Times are by the store's clock."""
+
+    statuses: tuple[str, ...] = ()
+    graph: str | None = None
+    tags: tuple[str, ...] = ()
+    error: str | None = None
+    node: str | None = None
+    text: str = ""
+    times: tuple[float | None, ...] = (None, None, None, None)
+    """Of the creation from and before, and of the last change from and before."""
+
+    @classmethod
+    def of(cls, now: float, **filters: Any) -> Self:
+        """The query of what a user gave, of which times may be relative to `now`. Raises `UsageError`."""
+        known = (*Filters.__annotations__, *MoreFilters.__annotations__)
+        for name in filters:
+            if name not in known:
+                raise TypeError(f"runs have no filter {name!r}{did_you_mean(name, known)}")
+        for name in ("graph", "error", "node", "text"):
+            value = filters.get(name)
+            if value is not None and not (isinstance(value, str) and value):
+                raise UsageError(f"{name} must be a non-empty str, not {value!r}")
+        times = []
+        for name in ("created_since", "created_before", "since", "before"):
+            given = filters.get(name)
+            if given is not None:
+                given = past_moment_of(given, now, name)
+            times.append(given)
+        return cls(
+            statuses=_statuses(filters.get("status")),
+            graph=filters.get("graph"),
+            tags=tag_names(filters.get("tag") or ()),
+            error=filters.get("error"),
+            node=filters.get("node"),
+            text=(filters.get("text") or "").casefold(),
+            times=tuple(times),
+        )
+
+    @property
+    def restricts(self) -> bool:
+        """Whether there are runs that aren't meant."""
+        return self != RunQuery()
+
+    def filters(self) -> list[RunFilter]:
+        """What to ask a store for. A run that is meant is found by one of them."""
+        if not self.statuses or DAMAGED in self.statuses:
+            # A head may turn out to be damaged when it is read, whatever its stored status is.
+            return [self._restricted(RunFilter())]
+        stored = tuple(status for status in self.statuses if status in LISTED_STATUSES)
+        shown = [FILTER_BY_SHOWN_STATUS[status] for status in self.statuses if status not in stored]
+        if stored:
+            shown.append(RunFilter(stored))
+        return [self._restricted(each) for each in shown if self.error in (None, each.error or self.error)]
+
+    def accepts(self, info: RunInfo, now: float) -> bool:
+        """Whether a run that a store found is meant, by what is known of it. A damaged one of an unknown graph is."""
+        if self.statuses and not self.has_status(info, now):
+            return False
+        if info.status != DAMAGED or not info.graph:
+            return True
+        return self.graph in (None, info.graph) and all(tag in info.tags for tag in self.tags)
+
+    def has_status(self, info: RunInfo, now: float) -> bool:
+        """Whether a run has one of the statuses, as stored or as shown."""
+        return info.status in self.statuses or info.shown_at(now) in self.statuses
+
+    def has_text(self, info: RunInfo) -> bool:
+        """Whether the text is in what is known of the run's last error."""
+        if not self.text:
+            return True
+        error = info.error or {}
+        parts = (error.get("type"), error.get("message"), error.get("traceback"), info.reason)
+        return any(self.text in part.casefold() for part in parts if isinstance(part, str))
+
+    def _restricted(self, which: RunFilter) -> RunFilter:
+        created_since, created_before, since, before = self.times
+        has_error = which.has_error
+        if self.text and has_error is None:
+            has_error = True
+        return which._replace(
+            graph=self.graph,
+            tags=self.tags,
+            node=self.node,
+            error=which.error or self.error,
+            created_since=created_since,
+            created_before=created_before,
+            updated_since=since,
+            updated_before=before,
+            has_error=has_error,
+        )
+
+
+class Found(NamedTuple):
+    """A run that was found, with its head as it was then."""
+
+    head: RunHead
+    info: RunInfo
+
+
+class Search:
+    """The runs of a query, newest first from a place on; to be iterated once.
+
+    `bound` is how many runs are looked through at most.
+    """
+
+    def __init__(
+        self,
+        client: LeaseClient,
+        query: RunQuery,
+        after: Cursor | None = None,
+        bound: float = math.inf,
+    ) -> None:
+        self._client = client
+        self._query = query
+        self._after = after
+        self.page_size: int | None = PAGE_SIZE
+        """How many runs the store is asked for first; None asks for all at once."""
+        self._bound = bound
+        self.searched = 0
+        """How many runs were looked at."""
+        self.stopped_at: Cursor | None = None
+        """Where the search ended because of its bound, if it did."""
+
+    def __iter__(self) -> Iterator[Found]:
+        now = now_of(self._client)
+        last: Cursor | None = None
+        for found in self._candidates():
+            place = found.head.cursor
+            if place == last:
+                continue  # several filters have found it
+            if self.searched >= self._bound:
+                self.stopped_at = last
+                return
+            last = place
+            self.searched += 1
+            if self._query.accepts(found.info, now) and self._query.has_text(found.info):
+                yield found
+
+    def _candidates(self) -> Iterator[Found]:
+        streams = [self._pages(each) for each in self._query.filters()]
+        if len(streams) == 1:
+            return streams[0]
+        return merge(*streams, key=lambda found: found.head.cursor, reverse=True)
+
+    def _pages(self, which: RunFilter) -> Iterator[Found]:
+        after = self._after
+        size = self.page_size
+        while True:
+            page = list_all(self._client.store, which._replace(after=after, limit=size))
+            expired = expired_leases(self._client, [head for head, _ in page])
+            for head, problem in page:
+                info = listed_info(self._client.store, head, problem)
+                yield Found(head, info._replace(lease_expired=head.run_id in expired))
+            if size is None or len(page) < size:
+                return
+            after = page[-1][0].cursor
+            size = min(size * 4, PAGE_SIZE)
+
+
+def list_runs(client: LeaseClient, query: RunQuery, limit: int | None, after: str | None = None) -> RunList:
+    """The runs of a query, newest first, at most `limit`, from a place on. Raises `UsageError`."""
+    if limit is not None and (type(limit) is not int or not 0 <= limit < 2**63):
+        raise UsageError(f"limit must be a whole number of at least 0, not {limit!r}")
+    search = Search(client, query, _cursor_of(after), bound=TEXT_SEARCH_BOUND if query.text else math.inf)
+    if limit is None:
+        search.page_size = None
+        found = RunList(each.info for each in search)
+    elif limit == 0:
+        return RunList()
+    else:
+        # One more than is wanted says whether there is a next page.
+        search.page_size = min(limit + 1, PAGE_SIZE)
+        found = RunList(each.info for each in islice(search, limit + 1))
+        if len(found) > limit:
+            del found[limit:]
+            found.next = found[-1].cursor
+            return found
+    if search.stopped_at is not None:
+        found.next = cursor_text(search.stopped_at)
+        found.searched = search.searched
+    return found
+
+
+def now_of(client: LeaseClient) -> float:
+    """The time by the store's clock, as far as it is known here."""
+    if client.clock is None:
+        return time()
+    return client.clock()
+
+
+def _cursor_of(text: str | None) -> Cursor | None:
+    """The place in a list that `RunInfo.cursor` names. Raises `UsageError`."""
+    if text is None:
+        return None
+    created, _, run_id = str(text).partition("~")
+    with suppress(ValueError):
+        if run_id:
+            return Cursor(float.fromhex(created), run_id)
+    raise UsageError(f"after={text!r} isn't a place in a list; RunList.next and RunInfo.cursor are")
+
+
+def _statuses(given: Any) -> tuple[str, ...]:
+    if given is None:
+        return ()
+    found = (given,) if isinstance(given, str) else tuple(given)
+    for status in found:
+        if status not in QUERY_STATUSES:
+            known = ", ".join(QUERY_STATUSES)
+            near = did_you_mean(status, QUERY_STATUSES)
+            raise UsageError(f"a run's status is one of {known}, not {status!r}{near}")
+    return tuple(dict.fromkeys(found))
