@@ -75,6 +75,8 @@ class Limits(NamedTuple):
     """For how many seconds a run may sleep in this process before it releases its lease; None is unlimited."""
     is_handover: Callable[[], bool] = bool
     """Whether a request to stop means that another process will resume the run. If not, it cancels the run."""
+    is_cancelled: Callable[[], bool] = bool
+    """Whether the run was asked to stop, and not for a handover."""
 
 
 class RunContext:
@@ -112,7 +114,12 @@ class RunContext:
         self.limits = limits
         self.journal_lock = journal_lock or JournalLock()
         self.services = RunServices(
-            root, saving.keep_result, self.journal_lock, clocks.store, reporting.masker
+            root,
+            saving.keep_result,
+            self.journal_lock,
+            clocks.store,
+            reporting.masker,
+            limits.is_cancelled,
         )
         self.stopping = False
         self.save_error: Exception | None = None

@@ -224,6 +224,9 @@ class Session:
         """
         if isinstance(refusal, Conflict):
             return with_holder_described(refusal)
+        if isinstance(refusal, Signalled) and not self.stop.asked:
+            # A branch has found out that the run was cancelled. That is for the nodes of the others, too.
+            self.stop.ask()
         if refusal is not None or commit.status is None or commit.status == RUNNING:
             return refusal
         client = self.compiled.client
@@ -301,6 +304,7 @@ class Session:
             call_single_node_inline=compiled.executor is None,
             max_wait=self._options.max_sleep,
             is_handover=lambda: self.stop.leaving,
+            is_cancelled=lambda: self.stop.cancels,
         )
         return RunContext(
             progress,
