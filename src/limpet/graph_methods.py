@@ -352,9 +352,10 @@ class GraphMethods(ABC, Generic[S]):
     aanswer = async_version(answer, changes=True)
 
     def cancel(self, run_id: str) -> None:
-        """Stop a run between two nodes, whichever process executes it. It can be resumed from what it saved.
+        """Stop a run, whichever process executes it. It can be resumed from what it saved.
 
-        Raises `RunNotFound`, and `UsageError` for a run that has ended.
+        Async nodes are interrupted, and sync ones finish or stop at `ctx.check()`; nothing new begins. Raises
+        `RunNotFound`, and `UsageError` for a run that has ended.
         """
         from limpet.engine.operations.cancel import cancel
 

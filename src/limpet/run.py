@@ -59,7 +59,10 @@ class OpenedRun(Generic[S]):
         return [] if verdict is None else list(verdict.questions)
 
     def cancel(self) -> None:
-        """Stop the run before its next node, from any thread. It can be resumed from what it saved."""
+        """Stop the run, from any thread: async nodes are interrupted, and sync ones finish or stop at `ctx.check()`.
+
+        It can be resumed from what it saved.
+        """
         self._slot.cancel()
 
     def __getitem__(self, key: object) -> Any:

@@ -191,10 +191,11 @@ class Runs:
         progress: Callable[[Outcome], object] | None = None,
         **filters: Unpack[Filters],
     ) -> Outcomes:
-        """Stop runs between two nodes, whichever processes execute them. They can be resumed from what they saved.
+        """Stop runs, whichever processes execute them. They can be resumed from what they saved.
 
-        Takes an id, several ids, or filters, as `retry` does. One id alone raises `RunNotFound`, and `UsageError` for
-        a run that has ended.
+        Async nodes are interrupted, and sync ones finish or stop at `ctx.check()`; nothing new begins. Takes an id,
+        several ids, or filters, as `retry` does. One id alone raises `RunNotFound`, and `UsageError` for a run that
+        has ended.
         """
         from limpet.engine.operations.bulk import Change, unfit_to_cancel
         from limpet.engine.operations.cancel import cancel

@@ -323,6 +323,20 @@ def test_a_run_that_crashes_its_process_is_quarantined_and_its_neighbours_are_no
     assert workers.graphs["deadly"].resume("deadly")["by"] == [os.getpid()]
 
 
+@pytest.mark.parametrize("asyncio", [False, True])
+def test_a_cancel_in_another_process_interrupts_an_async_node(workers: Fleet, asyncio: bool) -> None:
+    """H3: its node would never end; the run is cancelled, and can be resumed where it was."""
+    worker = workers.worker(lease=1.0, asyncio=asyncio)
+    workers.start("gated_here", "r")
+    under_way(workers, "r", worker, "gated_here")
+    workers.graphs["gated_here"].cancel("r")
+    assert ended(workers, "r") == "cancelled"
+    assert workers.lines("end", run="r") == []
+    workers.let("r", *GATES["gated_here"])
+    assert workers.graphs["gated_here"].resume("r")["by"] == [os.getpid()] * 3
+    check_sound(workers)
+
+
 @only("sqlite")
 def test_a_dead_worker_of_the_same_host_is_replaced_without_waiting_for_its_lease(workers: Fleet) -> None:
     """H1: also by one that was there before the run was."""

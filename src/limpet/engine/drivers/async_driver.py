@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from limpet.engine.drivers.node_call import loops_with_runs
+from limpet.engine.drivers.node_call import NodeInterrupt, loops_with_runs
 from limpet.engine.drivers.node_tasks import NodeTasks, call_on_loop
 from limpet.engine.leases.group_commit import PendingCommit
 from limpet.engine.leases.held_lease import StopRequest
@@ -32,13 +32,14 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
     outer_task = CURRENT.get()
     node_tasks = NodeTasks(session)
     outcomes = CommitOutcomes.of_running_loop()
+    interrupt = NodeInterrupt(session.stop)
     with session.driven():
         try:
             command: Command = next(loop)
             while True:
                 answer: Any = None
                 if type(command) is NodeContext:
-                    answer = await call_on_loop(session.stop, command)
+                    answer = await call_on_loop(interrupt, command)
                 elif type(command) is Commit:
                     if session.stop.asked:
                         answer = session.refuse_if_stopping(command)
@@ -51,6 +52,8 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                     CURRENT.set(outer_task)
                     node_tasks.release_journal_lock()
                     yield command.event
+                    # Another task may have asked for the next event.
+                    interrupt.use_current_task()
                     await node_tasks.retake_journal_lock()
                 elif type(command) is Begin:
                     await node_tasks.start(command.tasks)
@@ -72,6 +75,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             raise
         finally:
             CURRENT.set(outer_task)
+            interrupt.close()
             await node_tasks.close()
             if session.held is not None:
                 await release(session)

@@ -7,7 +7,14 @@ from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.drivers.node_call import Interrupted, await_node, loops_with_runs, timed_out
+from limpet.engine.drivers.node_call import (
+    Interrupted,
+    NodeInterrupt,
+    await_node,
+    loops_with_runs,
+    timed_out,
+)
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.threads.workers import start_thread
@@ -25,7 +32,8 @@ CLOSE_TIMEOUT = 5.0
 class LoopThread:
     """A thread that runs an event loop. It starts with the first async node of a run and ends with the run."""
 
-    def __init__(self) -> None:
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
         self._is_started = False
         self._closing = False
         self._is_ended = False
@@ -41,11 +49,13 @@ class LoopThread:
         done = _taken_lock()
 
         async def work() -> None:
+            interrupt = NodeInterrupt(self._stop)
             try:
-                outcomes.append(await await_node(task, result))
+                outcomes.append(await await_node(task, result, interrupt))
             except BaseException as error:
                 # It must not end the thread of the event loop. The thread of the run raises it again below.
                 outcomes.append(Interrupted(error))
+            interrupt.close()
             done.release()
 
         begun: list[Task[None]] = []
@@ -54,7 +64,7 @@ class LoopThread:
         # An interrupt here ends the run, and so the thread, which cancels what runs there.
         if not done.acquire(True, -1 if timeout is None else timeout):
             self._call_soon(lambda: begun[0].cancel())
-            return timed_out(task)
+            return timed_out(task, self._stop)
         outcome = outcomes[0]
         if isinstance(outcome, Interrupted):
             raise outcome.error
@@ -67,17 +77,20 @@ class LoopThread:
         import asyncio
 
         async def work() -> None:
+            interrupt = NodeInterrupt(self._stop)
             try:
                 async with asyncio.timeout(task.plan_node.timeout):
-                    outcome = await await_node(task, result)
+                    outcome = await await_node(task, result, interrupt)
             except TimeoutError:
-                outcome = timed_out(task)
+                outcome = timed_out(task, self._stop)
             except asyncio.CancelledError as error:
                 if self._closing:
                     raise
                 outcome = Failed(error)
             except BaseException as error:
                 outcome = Interrupted(error)
+            finally:
+                interrupt.close()
             on_done((task, outcome))
 
         self._begin(work, [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from threading import Lock
 from time import sleep
@@ -20,7 +21,7 @@ from limpet.journal.encoding.codec import encode
 from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Task
     from concurrent.futures import Executor, Future
 
     from limpet.graphs.parameters import Function
@@ -270,16 +271,103 @@ def _encoded(value: Any) -> bytes | None:
         return None
 
 
-async def await_node(task: NodeContext, result: Awaitable[Any]) -> Any:
-    """Await what an async node returned, for the same outcomes."""
+async def await_node(task: NodeContext, result: Awaitable[Any], interrupt: NodeInterrupt) -> Any:
+    """Await what an async node returned, for the same outcomes. If the run is cancelled, the node is interrupted.
+
+    Whatever it raises from then on isn't a failure: it may be the consequence.
+    """
     CURRENT.set(task)
+    # Assignments, not a call: this is for each async node, and very few are interrupted.
+    interrupt.cancelled_before = interrupt.driver.cancelling()
+    interrupt.is_armed = True
+    stop = interrupt.stop
+    # A request that is made between the two lines is seen by one of them.
+    if stop.asked and not stop.leaving:
+        interrupt.request()
     try:
         returned = await result
     except BaseException as error:
+        is_only_interrupted = interrupt.end()
+        if stop.cancels and is_only_interrupted and task is not _forked_in and _may_come_of_cancel(error):
+            return Cancelled()
         return _outcome_of(task, error, _cancelled_itself)
+    if interrupt.is_made:
+        interrupt.end()
+    interrupt.is_armed = False
     if task is _forked_in:
         _end_child()
     return returned
+
+
+class NodeInterrupt:
+    """Interrupts the async node that a driver awaits when its run is cancelled: the node sees `CancelledError`.
+
+    That happens once, so that the node can clean up, however often the run is asked to stop. As `asyncio.timeout`
+    does, it cancels the task that awaits the node, and takes that back when the node has ended.
+    """
+
+    __slots__ = ("_loop", "cancelled_before", "driver", "is_armed", "is_made", "stop")
+
+    driver: Task[Any]
+    """The task that awaits the node."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self.stop = stop
+        self.cancelled_before = 0
+        """How often that task had been cancelled before it awaited the node."""
+        self.is_armed = False
+        """Whether a node is awaited."""
+        self.is_made = False
+        """Whether it was interrupted."""
+        self.use_current_task()
+        stop.interrupts.add(self.request)
+
+    def use_current_task(self) -> None:
+        """The current task awaits the nodes from now on."""
+        from asyncio import current_task
+
+        task = current_task()
+        assert task is not None
+        self.driver = task
+
+    def request(self) -> None:
+        """Interrupt the node, if one is awaited. May be called by any thread."""
+        with suppress(RuntimeError):  # the loop is closed, so no node runs any longer
+            self._loop.call_soon_threadsafe(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self.is_armed and not self.is_made:
+            self.is_made = True
+            self.driver.cancel()
+
+    def end(self) -> bool:
+        """The node has ended. Says whether nothing else has cancelled the task meanwhile."""
+        self.is_armed = False
+        if self.is_made:
+            self.is_made = False
+            self.driver.uncancel()
+        return self.driver.cancelling() <= self.cancelled_before
+
+    def close(self) -> None:
+        """No more node is awaited."""
+        self.is_armed = False
+        self.stop.interrupts.discard(self.request)
+
+
+def _may_come_of_cancel(error: BaseException) -> bool:
+    """Whether what a node raised after its run was cancelled doesn't matter. It is logged if it isn't the usual."""
+    from asyncio import CancelledError
+
+    if isinstance(error, (Pause, Sleep, KeyboardInterrupt, SystemExit, GeneratorExit)):
+        return False
+    if not isinstance(error, (CancelledError, CallAbandoned)):
+        from logging import getLogger
+
+        getLogger("limpet.run").info("a node raised %s when its run was cancelled", type(error).__name__)
+    return True
 
 
 def _cancelled_itself(error: BaseException) -> bool:
@@ -295,9 +383,14 @@ def is_awaitable(result: Any) -> bool:
     return type(result) is not dict and hasattr(result, "__await__")
 
 
-def timed_out(task: NodeContext) -> Failed:
-    """The outcome of a node that took too long. A thread that still runs it can't save or ask anything any more."""
+def timed_out(task: NodeContext, stop: StopRequest | None = None) -> Failed | Cancelled:
+    """The outcome of a node that took too long. A thread that still runs it can't save or ask anything any more.
+
+    With `stop`, the node is one that a cancel interrupts: then it took too long to clean up, and hasn't failed.
+    """
     task.close()
+    if stop is not None and stop.cancels:
+        return Cancelled()
     seconds = task.plan_node.timeout
     return Failed(NodeTimeout(f"node {task.node!r} took longer than its timeout of {seconds} s", task.run_id))
 

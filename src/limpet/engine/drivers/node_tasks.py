@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.node_call import (
     Interrupted,
+    NodeInterrupt,
     await_node,
     call_in_executor,
     call_node,
@@ -19,7 +20,6 @@ from limpet.engine.drivers.node_call import (
     timed_out,
     uses_threads,
 )
-from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
@@ -137,11 +137,14 @@ class NodeTasks:
 
     async def _call(self, task: NodeContext) -> Any:
         """The outcome of a node. What is to end the process is for the task of the run, which raises it again."""
+        interrupt = NodeInterrupt(self._stop)
         try:
-            return await call_on_loop(self._stop, task, self)
+            return await call_on_loop(interrupt, task, self)
         except (KeyboardInterrupt, SystemExit) as error:
             # Out of this task, it would stop the event loop before any other task could release its run.
             return Interrupted(error)
+        finally:
+            interrupt.close()
 
     async def _take_journal_lock(self) -> None:
         """Take the journal lock for the loop. It is polled, because waiting for a lock would block the event loop."""
@@ -161,8 +164,11 @@ class NodeTasks:
         self._something_done.set()
 
 
-async def call_on_loop(stop: StopRequest, task: NodeContext, node_tasks: NodeTasks | None = None) -> Any:
+async def call_on_loop(
+    interrupt: NodeInterrupt, task: NodeContext, node_tasks: NodeTasks | None = None
+) -> Any:
     """The outcome of a node. A sync one runs in a thread of `node_tasks`, or else of the event loop."""
+    stop = interrupt.stop
     if stop.asked:
         return Cancelled()
     function = task.plan_node.function
@@ -182,9 +188,9 @@ async def call_on_loop(stop: StopRequest, task: NodeContext, node_tasks: NodeTas
         if not is_awaitable(outcome):
             return outcome
         async with asyncio.timeout(timeout) if timeout is not None else _NO_TIMEOUT:
-            return await await_node(task, outcome)
+            return await await_node(task, outcome, interrupt)
     except TimeoutError:
-        return timed_out(task)
+        return timed_out(task, stop)
 
 
 def _call_in_default_thread(task: NodeContext) -> asyncio.Future[Any]:

@@ -120,7 +120,7 @@ class DriverThreads:
         if self._loop_thread is None:
             from limpet.engine.drivers.loop_thread import LoopThread
 
-            self._loop_thread = LoopThread()
+            self._loop_thread = LoopThread(self._session.stop)
         return self._loop_thread
 
     def await_node(self, task: NodeContext, result: Awaitable[Any]) -> Any:

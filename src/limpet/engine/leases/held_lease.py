@@ -32,22 +32,31 @@ BACKLOG_CHECK_INTERVAL = 0.01
 class StopRequest:
     """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
 
-    `leaving` means that the run is not cancelled, but released for another process to resume. `has_posts` isn't a
-    request to stop: posts wait for the run, which its driver is to know soon.
+    `leaving` means that the run is not cancelled, but released for another process to resume. Else `interrupts` are
+    called, too: those of its async nodes. `has_posts` isn't a request to stop: posts wait for the run, which its driver
+    is to know soon.
     """
 
-    __slots__ = ("asked", "has_posts", "leaving", "wake")
+    __slots__ = ("asked", "has_posts", "interrupts", "leaving", "wake")
 
     def __init__(self) -> None:
         self.asked = False
         self.leaving = False
         self.has_posts = False
         self.wake: Callable[[], object] | None = None
+        self.interrupts: set[Callable[[], object]] = set()
+
+    @property
+    def cancels(self) -> bool:
+        """Whether the run was asked to stop for good, so that its nodes needn't finish."""
+        return self.asked and not self.leaving
 
     def ask(self) -> None:
-        """Ask the run to stop and be cancelled."""
+        """Ask the run to stop and be cancelled. It may be asked again: each node is interrupted once."""
         self.leaving = False
         self._request()
+        for interrupt in list(self.interrupts):
+            interrupt()
 
     def leave(self) -> None:
         """Ask the run to stop so that another process can resume it, unless it was already asked to stop."""

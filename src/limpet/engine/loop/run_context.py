@@ -80,6 +80,8 @@ class Limits(NamedTuple):
     """Whether a request to stop means that another process will resume the run. If not, it cancels the run."""
     is_stopping: Callable[[], bool] = lambda: True
     """Whether the run was asked to stop, where a driver comes back before a node is done."""
+    is_cancelled: Callable[[], bool] = bool
+    """Whether the run was asked to stop, and not for a handover."""
     has_posts: Callable[[], bool] = bool
     """Whether posts have come since this was last asked, as far as this process knows."""
 
@@ -122,7 +124,12 @@ class RunContext:
         self.limits = limits
         self.journal_lock = journal_lock or JournalLock()
         self.services = RunServices(
-            root, saving.keep_result, self.journal_lock, clocks.store, reporting.masker
+            root,
+            saving.keep_result,
+            self.journal_lock,
+            clocks.store,
+            reporting.masker,
+            limits.is_cancelled,
         )
         self.stopping = False
         self.cancel_requested = False

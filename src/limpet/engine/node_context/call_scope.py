@@ -109,6 +109,8 @@ class RunServices(NamedTuple):
     store_clock: Callable[[], float]
     """The store's clock, by which sleeps end and deadlines pass."""
     masker: SecretMasker
+    is_cancelled: Callable[[], bool] = bool
+    """Whether the run was cancelled."""
 
 
 class Scope:

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from limpet.durations import Moment, Span, moment_of
 from limpet.engine.node_context.call_scope import Scope
+from limpet.engine.node_context.kept_results import call_once
 from limpet.engine.node_context.questions import (
     NOT_GIVEN,
+    CallAbandoned,
     Pause,
     Sleep,
     check_can_keep_answer,
@@ -246,57 +248,27 @@ class NodeContext:
         self._check_open("once")
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key must be a str, not {key!r}")
-        used_keys = self._used_keys_without(key)
-        if key in self.scope.progress.memos:
-            awaited, stored = self.scope.progress.memos[key]
-            used_keys.add(key)
-            value = detached_value(stored)
-            if awaited:
-                return _as_awaitable(value)
-            return value
-        value = function(*args, **kwargs)
-        if hasattr(value, "__await__"):
-            return self._keep_when_done(key, value)
-        return self._keep(key, value, awaited=False)
+        return call_once(self, key, function, args, kwargs)
 
-    async def _keep_when_done(self, key: str, awaitable: Any) -> Any:
-        from asyncio import to_thread
+    def check(self) -> None:
+        """Stop this call here if the run was cancelled, or if the call took longer than its timeout.
 
-        value = await awaitable
-        # Keeping it waits for the store, which must not block the event loop.
-        return await to_thread(self._keep, key, value, awaited=True)
-
-    def _keep(self, key: str, value: Any, *, awaited: bool) -> Any:
-        services = self.scope.services
-
-        def keep() -> None:
-            # Checked again under the lock: the call may have ended, or the key been used, while the function ran.
-            self._check_open("once")
-            used_keys = self._used_keys_without(key)
-            memo = [awaited, detached_value(value)]
-            if services.keep_result is None:
-                self.scope.progress.memos[key] = memo
-            else:
-                encode(value, f"once({key!r})")
-                services.keep_result(self.scope, key, memo)
-            used_keys.add(key)
-
-        services.journal_lock.call_locked(keep)
-        return value
-
-    def _used_keys_without(self, key: str) -> set[str]:
-        """The keys used so far. Raises `UsageError` for one of them: it would get the result of the first use."""
-        if self.used_keys is None:
-            self.used_keys = set()
-        elif key in self.used_keys:
-            raise UsageError(f"once(): node {self.node!r} has used the key {key!r} before; give each its own")
-        return self.used_keys
+        For a long sync node, which nothing can interrupt: call it in its loops. It raises what isn't an `Exception`,
+        so that `except Exception` doesn't catch it; `finally` and `with` work as usual. The call doesn't count as an
+        attempt, and a resume runs the node again. While a worker is being stopped it does nothing: there, nodes may
+        finish.
+        """
+        if self.scope.services.is_cancelled() or self.scope.current_call is not self:
+            raise CallAbandoned(
+                f"run {self.run_id!r} was cancelled, or this call of node {self.node!r} is over"
+            )
 
     def close(self) -> None:
         """End the call: what still runs of it, in a thread that was left behind, can keep nothing more."""
         self.scope.services.journal_lock.call_as_either(setattr, self.scope, "current_call", None)
 
     def _check_open(self, what: str) -> None:
+        """Raise `UsageError` if the call is over, so that it can't do `what` any more."""
         if self.scope.current_call is not self:
             raise UsageError(f"{what}(): the call of node {self.node!r} that this belongs to is over")
 
@@ -444,7 +416,3 @@ def current(what: str) -> NodeContext:
     if ctx is None:
         raise UsageError(f"{what}() must be called inside a running node, in the process of the run")
     return ctx
-
-
-async def _as_awaitable(value: Any) -> Any:
-    return value

@@ -59,7 +59,7 @@ class Sleep(BaseException):
 
 
 class CallAbandoned(BaseException):
-    """Ends a call that can't keep its result, because its run was asked to stop. Not an `Exception` either."""
+    """Ends a call whose result isn't wanted, because its run was asked to stop. Not an `Exception` either."""
 
 
 def check_timeout_arguments(has_deadline: bool, default: Any, on_timeout: Any) -> None:

@@ -230,6 +230,9 @@ class Session:
         """
         if isinstance(refusal, Conflict):
             return with_holder_described(refusal)
+        if isinstance(refusal, Signalled) and not self.stop.asked:
+            # A branch has found out that the run was cancelled. That is for the nodes of the others, too.
+            self.stop.ask()
         if refusal is not None or commit.status is None or commit.status == RUNNING:
             return refusal
         client = self.compiled.client
@@ -316,6 +319,7 @@ class Session:
             max_wait=self._options.max_sleep,
             is_handover=lambda: self.stop.leaving,
             is_stopping=lambda: self.stop.asked,
+            is_cancelled=lambda: self.stop.cancels,
             has_posts=self.stop.take_notice,
         )
         return RunContext(
