@@ -33,8 +33,8 @@ class StopRequest:
     """A request to stop a run before its next node. `wake` is called when it is made, from any thread.
 
     `leaving` means that the run is not cancelled, but released for another process to resume. Else `interrupts` are
-    called, too: those of its async nodes. `has_posts` isn't a request to stop: posts wait for the run, which its driver
-    is to know soon.
+    called, too: those of its async nodes. `has_posts` isn't a request to stop: posts wait for the run, which its
+    driver is to know soon.
     """
 
     __slots__ = ("asked", "has_posts", "interrupts", "leaving", "wake")

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import LimpetError
-from limpet.journal.inbox import Posted
+from limpet.journal.inbox import CANCEL, Posted
 from limpet.journal.store import Commit
 from limpet.journal.waits import Question
 
@@ -55,6 +55,11 @@ class PostsArrived(Exception):
     def __init__(self, posts: Sequence[Posted]) -> None:
         self.posts = posts
         super().__init__(f"{len(posts)} posts wait")
+
+    @property
+    def asks_to_cancel(self) -> bool:
+        """Whether a request to cancel the run is among them."""
+        return any(post.kind == CANCEL for post in self.posts)
 
 
 class Wait(NamedTuple):

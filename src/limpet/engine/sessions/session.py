@@ -230,8 +230,8 @@ class Session:
         """
         if isinstance(refusal, Conflict):
             return with_holder_described(refusal)
-        if isinstance(refusal, Signalled) and not self.stop.asked:
-            # A branch has found out that the run was cancelled. That is for the nodes of the others, too.
+        if isinstance(refusal, PostsArrived) and refusal.asks_to_cancel:
+            # A branch has found out that the run is to be cancelled. That is for the nodes of the others, too.
             self.stop.ask()
         if refusal is not None or commit.status is None or commit.status == RUNNING:
             return refusal
