@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, Retry, RunCancelled, StateGraph, Workflow, once, supervise
+from support.posts import post_cancel
 
 SOON = 60.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -394,7 +395,7 @@ def test_execute_raises_that_the_run_was_cancelled(api: str) -> None:
     async def node(state: Any, ctx: Any) -> None:
         bench.begun += 1
         if bench.begun == 1:
-            threading.Thread(target=bench.store.signal, args=(ctx.run_id, "cancel")).start()
+            threading.Thread(target=post_cancel, args=(bench.store, ctx.run_id)).start()
             await asyncio.sleep(SOON)
 
     graph = bench.graph(node)

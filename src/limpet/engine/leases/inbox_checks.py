@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease
+from limpet.engine.loop.driver_commands import PostsArrived
 from limpet.errors import DamagedRecord, StoreError
 from limpet.journal.inbox import CANCEL, Posted, read_post
 from limpet.journal.store import Store
@@ -38,6 +39,14 @@ def read_inbox(store: Store, run_id: str) -> list[Posted]:
             logging.getLogger("limpet.run").error("run %s: %s", run_id, damage)
             found.append(Posted(post.number, UNREADABLE, {}))
     return found
+
+
+def arrived_posts(store: Store, run_id: str) -> Exception:
+    """What the loop gets where posts wait: the posts; or why they can't be read."""
+    try:
+        return PostsArrived(read_inbox(store, run_id))
+    except StoreError as problem:
+        return problem
 
 
 def notice_posts(store: Store, held: HeldLease, newest: int | None = None) -> None:

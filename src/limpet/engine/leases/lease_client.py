@@ -114,7 +114,9 @@ class LeaseClient:
         `known` is the run's head, if the caller has just read it. Raises `RunNotFound`, and `Conflict` naming the
         holder.
         """
-        waiter = ChangeWaiter(self.store, wait or 0.0)
+        waiter: ChangeWaiter | None = None
+        if wait:
+            waiter = ChangeWaiter(self.store, wait)
         while True:
             claim = _Claim(run_id)
             try:
@@ -122,7 +124,7 @@ class LeaseClient:
                     self._note(claim)
                     return self._hold(self._claim_once(run_id, known))
             except Conflict:
-                if not waiter.wait():
+                if waiter is None or not waiter.wait():
                     raise
                 known = None  # it may have changed meanwhile
 
@@ -313,6 +315,14 @@ def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
         if client is None:
             client = _clients[id(store), ttl] = LeaseClient(store, ttl)
         return client
+
+
+def held_in_this_process(store: Store, run_id: str) -> HeldLease | None:
+    """The lease of a run, if this process has it, with whatever length of leases."""
+    with _clients_lock:
+        clients = [client for client in _clients.values() if client.store is store]
+    found = [held for client in clients if (held := client.held.get(run_id)) is not None and held.is_in_use]
+    return next(iter(found), None)
 
 
 def executes_runs() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from time import time
 
-from limpet.engine.leases.lease_client import HeldRun, LeaseClient
+from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process
 from limpet.engine.loop.run_lifecycle import CANCEL, next_status
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.errors import AlreadyCompleted, Conflict, UsageError
@@ -24,7 +24,7 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
     posted, and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
     `UsageError` for a run that has ended.
     """
-    held_here = client.held.get(run_id)
+    held_here = client.held.get(run_id) or held_in_this_process(client.store, run_id)
     if held_here is not None:
         if plan is not None:
             # Where a session runs, the store isn't asked: it may be what the run waits for.

@@ -13,7 +13,7 @@ from time import sleep, time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.leases.held_lease import HeldLease, StopRequest
-from limpet.engine.leases.inbox_checks import read_inbox
+from limpet.engine.leases.inbox_checks import arrived_posts
 from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
@@ -179,15 +179,6 @@ class Session:
             return None
         return self.handle_refusal(commit, refusal)
 
-    def read_posts(self) -> Exception:
-        """What the loop gets where posts wait: the posts; or why they can't be read."""
-        assert self.compiled.client is not None
-        self.stop.has_posts = False
-        try:
-            return PostsArrived(read_inbox(self.compiled.client.store, self.id))
-        except StoreError as problem:
-            return problem
-
     def acknowledge(self, commit: Commit) -> None:
         """A commit is durable, and so is everything that couldn't be saved before it."""
         assert self.writer is not None
@@ -218,7 +209,8 @@ class Session:
         if self.compiled.on_save_error == "wait":
             remaining = self._wait_for_store(commit, refusal)
         if isinstance(remaining, PostsWaiting):
-            return self.read_posts()
+            self.stop.has_posts = False
+            return arrived_posts(self.compiled.need_client("save").store, self.id)
         if remaining is not None and self.compiled.on_save_error == "continue":
             return self._continue_unsaved(commit, remaining)
         return remaining
