@@ -73,6 +73,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     "runs watch": [["runs", "watch", "asks"], ["runs", "watch", "fails"]],
     "runs fork": [["runs", "fork", "asks", "--step", "1"], ["runs", "fork", f"odd{EVIL}"]],
     "runs rollback": [["runs", "rollback", "asks", "1"]],
+    "runs retry": [["runs", "retry", "--all", "--dry-run"], ["runs", "retry", f"odd{EVIL}", f"none{EVIL}"]],
     "runs cancel": [["runs", "cancel", "copied"], ["runs", "cancel", f"odd{EVIL}"]],
     "runs export": [["runs", "export", "asks", "asks.run"], ["runs", "export", "asks", f"asks{EVIL}.run"]],
     "runs import": [["runs", "import", "asks.run", "--id", "again"], ["runs", "import", f"none{EVIL}.run"]],

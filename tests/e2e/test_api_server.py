@@ -27,7 +27,7 @@ pytest.importorskip("uvicorn")
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "examples" / "fastapi_app.py"
 PATIENCE = 60.0
-RUNS = 3
+RUNS = 2
 
 Event = dict[str, Any]
 

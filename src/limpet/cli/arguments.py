@@ -180,12 +180,15 @@ def _add_run_commands(commands: Verbs) -> None:
 
 def _add_runs_verbs(verbs: Verbs) -> None:
     listed = _add_verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
-    listed.add_argument("--status", help="running, paused, completed, failed, cancelled or damaged")
-    listed.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
-    listed.add_argument("--tag", help="only runs with this tag")
+    _add_filters(listed)
     listed.add_argument(
-        "--limit", type=_at_least_one, default=LISTED_RUNS, help=f"how many at most ({LISTED_RUNS})"
+        "--limit",
+        type=_at_least_one,
+        default=LISTED_RUNS,
+        metavar="N",
+        help=f"how many at most ({LISTED_RUNS})",
     )
+    listed.add_argument("--after", metavar="CURSOR", help="from this place on: the last page ends there")
     _add_run_verb(
         verbs, "show", "runs:show", "one run: its status, its error or question, and what to do next"
     )
@@ -216,14 +219,53 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     fork.add_argument("--id", help="the id of the new run")
     rollback = _add_run_verb(verbs, "rollback", "run_changes:rollback", "set a run back to a step")
     rollback.add_argument("step", type=int, metavar="STEP")
-    _add_run_verb(verbs, "cancel", "run_changes:cancel", "stop a run before its next node")
+    retry = _add_verb(
+        verbs,
+        "retry",
+        "many_runs:retry",
+        "hand failed or cancelled runs back to the workers, where they stopped",
+    )
+    _add_runs(retry)
+    retry.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change their states first"
+    )
+    _add_runs(_add_verb(verbs, "cancel", "many_runs:cancel", "stop runs before their next nodes"))
     export = _add_run_verb(verbs, "export", "run_changes:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")
     imported = _add_verb(verbs, "import", "run_changes:import_", "put an exported run into the store")
     imported.add_argument("file", metavar="FILE")
     imported.add_argument("--id", help="its id in this store (default: the one it had)")
-    delete = _add_run_verb(verbs, "delete", "run_changes:delete", "delete a run and its journal")
-    delete.add_argument("--yes", action="store_true", help="don't ask for confirmation")
+    _add_runs(_add_verb(verbs, "delete", "many_runs:delete", "delete runs and their journals"))
+
+
+def _add_runs(parser: ArgumentParser) -> None:
+    """Which runs a command changes: those that are named, or all that match the filters."""
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="one or several; else give filters, or --all")
+    _add_filters(parser)
+    parser.add_argument("--limit", type=_at_least_one, metavar="N", help="at most N of those that match")
+    parser.add_argument("--all", action="store_true", help="all runs in the store")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be done")
+    parser.add_argument("--yes", action="store_true", help="don't ask for confirmation")
+
+
+def _add_filters(parser: ArgumentParser) -> None:
+    statuses = (
+        "running, paused, completed, failed, cancelled; or queued, sleeping, retrying, waiting, abandoned, "
+        "quarantined, damaged; repeatable"
+    )
+    parser.add_argument("--status", action="append", help=statuses)
+    parser.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
+    parser.add_argument("--tag", action="append", help="only runs with this tag; repeatable")
+    ago = "ago (90s, 30m, 2h, 7d), or at a time (2026-05-01T12:00Z)"
+    parser.add_argument("--since", metavar="TIME", help=f"changed at most this long {ago}")
+    parser.add_argument("--before", metavar="TIME", help="changed longer ago, or before")
+    parser.add_argument("--created-since", metavar="TIME", help="created at most this long ago, or since")
+    parser.add_argument("--created-before", metavar="TIME", help="created longer ago, or before")
+    parser.add_argument(
+        "--error", metavar="TYPE", help="whose last error is of this type, such as ValueError"
+    )
+    parser.add_argument("--node", metavar="NAME", help="that stopped at this node, or have it next")
+    parser.add_argument("--text", help="with this text in their last error")
 
 
 def _add_graph_verbs(verbs: Verbs) -> None:

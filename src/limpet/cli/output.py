@@ -32,6 +32,12 @@ STATUSES = {
     "failed": "31",
     "cancelled": "35",
     "damaged": "31",
+    "queued": "36",
+    "sleeping": "36",
+    "retrying": "33",
+    "waiting": "36",
+    "abandoned": "31",
+    "quarantined": "31",
 }
 COLOURS = {**STATUSES, "dim": "2", "bold": "1"}
 RUN = "run"

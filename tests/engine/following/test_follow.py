@@ -47,6 +47,13 @@ def until(condition: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_followed() -> None:
+    """What an earlier test has left in frames of exceptions is no longer followed."""
+    gc.collect()
+    until(lambda: not watching_threads())
+
+
 def watching_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "limpet-watcher"]
 

@@ -1,4 +1,4 @@
-"""`runs fork`, `rollback`, `cancel`, `export`, `import`, `delete`: change stored runs, or copy them.
+"""`runs fork`, `rollback`, `export`, `import`: change a stored run, or copy it. `many_runs` has what many runs take.
 
 None of these runs a node. Only `fork` and `rollback` need the code of the run's graph.
 """
@@ -22,7 +22,7 @@ from limpet.cli.project import (
     graph_named,
 )
 from limpet.errors import UsageError
-from limpet.journal.store import CANCELLED, Store
+from limpet.journal.store import Store
 
 
 def fork(args: Namespace, output: Output) -> int:
@@ -38,17 +38,6 @@ def rollback(args: Namespace, output: Output) -> int:
     store, graph = _store_and_graph(args, output, changes=True)
     Runs(store, graph).rollback(args.run, args.step)
     return _done({"run_id": args.run, "step": args.step}, f"rolled back to step {args.step}", args, output)
-
-
-def cancel(args: Namespace, output: Output) -> int:
-    """Stop a run before its next node."""
-    runs = find_run(args, output, changes=True)
-    runs.cancel(args.run)
-    status = runs.get(args.run).status
-    text = "cancelled"
-    if status != CANCELLED:
-        text = "cancellation requested; the process that holds the run stops before the next node"
-    return _done({"run_id": args.run, "status": status}, text, None, output)
 
 
 def export(args: Namespace, output: Output) -> int:
@@ -69,18 +58,6 @@ def import_(args: Namespace, output: Output) -> int:
     output.text(run_id)
     suggest_next(runs.get(run_id).info, args, output)
     return OK
-
-
-def delete(args: Namespace, output: Output) -> int:
-    """Delete a run and its journal, after a confirmation."""
-    runs = find_run(args, output, changes=True)
-    info = runs.get(args.run).info
-    question = f"Delete run {info.run_id} of {info.graph} ({info.status})?"
-    if not args.yes and not output.confirm(question, f"deletes run {info.run_id} permanently"):
-        output.say("not deleted")
-        return OK
-    runs.delete(args.run)
-    return _done({"run_id": args.run, "deleted": True}, "deleted", None, output)
 
 
 def _store_and_graph(args: Namespace, output: Output, changes: bool) -> tuple[Store, Graph]:

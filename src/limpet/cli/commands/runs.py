@@ -7,6 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from limpet import END, Checkpoint, RunInfo, Runs
+from limpet.cli.commands.many_runs import filter_words, filters_of
 from limpet.cli.commands.run import suggest_next
 from limpet.cli.exit_codes import BY_STATUS, OK
 from limpet.cli.output import Output
@@ -34,7 +35,8 @@ UNFINISHED = ("queued", "sleeping", "retrying", "paused", ABANDONED)
 def list_runs(args: Namespace, output: Output) -> int:
     """The runs in the store."""
     runs = find_runs(args)
-    listed = runs.list(args.status, args.of, args.tag, args.limit)
+    filters = filters_of(args)
+    listed = runs.list(limit=args.limit, after=args.after, **filters)
     found = [runs.with_position(info) for info in listed]
     if output.json:
         output.result([_facts(info) for info in found])
@@ -45,7 +47,7 @@ def list_runs(args: Namespace, output: Output) -> int:
         (
             info.run_id,
             info.graph,
-            info.status,
+            info.shown_status,
             None if info.problem else info.step,
             _node(info),
             output.time(info.updated),
@@ -54,9 +56,15 @@ def list_runs(args: Namespace, output: Output) -> int:
         for info in found
     ]
     empty = "no runs yet"
-    if args.status or args.of or args.tag:
+    if filters or args.after:
         empty = "no runs match"
     output.table(columns, rows, empty, left_out_first=("step", "node", "graph"))
+    if listed.next is not None:
+        more = "There are more:"
+        if listed.searched is not None:
+            more = f"Looked through the errors of {listed.searched:,} runs. To continue:"
+        words = [*filter_words(args), "--limit", str(args.limit), "--after", listed.next]
+        output.hint(more, command_line("runs list", args, *words))
     return OK
 
 
@@ -206,6 +214,8 @@ def _facts(info: RunInfo) -> dict[str, Any]:
     """A run as data for a program."""
     return {
         **info._asdict(),
+        "shown_status": info.shown_status,
+        "cursor": info.cursor,
         "node": _node(info),
         "questions": [question._asdict() for question in info.questions],
     }
@@ -280,20 +290,18 @@ def _summary(info: RunInfo, output: Output, known: set[str] | None = None) -> st
         asked = f"asks: {info.questions[0].prompt}"
         return f"{asked} ({lost})" if is_lost else asked
     if is_lost:
-        return f"{info.shown_status}: {lost}"
+        return lost
     match info.shown_status:
-        case "quarantined":
-            return f"quarantined: {info.reason}"
         case "queued":
             waited = time.time() - max(info.due or 0.0, info.updated)
             if waited < LONG_IN_QUEUE:
-                return "queued"
-            return f"queued for {_in_words(waited)}: is a worker running that has graph {info.graph!r}?"
+                return ""
+            return f"for {_in_words(waited)}: is a worker running that has graph {info.graph!r}?"
         case "sleeping":
-            return f"sleeping, due {_due(info, output)}"
+            return f"due {_due(info, output)}"
         case "retrying":
-            return f"retrying, due {_due(info, output)}: {(info.error or {}).get('message', '')}"
+            return f"due {_due(info, output)}: {(info.error or {}).get('message', '')}"
         case "abandoned":
-            return "abandoned: its process crashed"
+            return "its process crashed"
         case _:
             return info.reason or ""

@@ -202,7 +202,7 @@ def expired_leases(client: LeaseClient, heads: Sequence[RunHead]) -> set[str]:
 
 def cursor_text(cursor: Cursor) -> str:
     """A place in a list, as users hand it on."""
-    return f"{cursor.created.hex()}~{cursor.run_id}"
+    return f"{cursor.created.hex()}:{cursor.run_id}"
 
 
 def list_all(store: Store, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:

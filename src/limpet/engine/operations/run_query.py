@@ -286,7 +286,7 @@ def _cursor_of(text: str | None) -> Cursor | None:
     """The place in a list that `RunInfo.cursor` names. Raises `UsageError`."""
     if text is None:
         return None
-    created, _, run_id = str(text).partition("~")
+    created, _, run_id = str(text).partition(":")
     with suppress(ValueError):
         if run_id:
             return Cursor(float.fromhex(created), run_id)

@@ -1,0 +1,201 @@
+"""`runs retry`, `cancel`, `delete`: change one run, several, or all that match filters. None of these runs a node."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from limpet import Outcome, Outcomes, Runs
+from limpet.cli.commands.run import read_changes
+from limpet.cli.exit_codes import FAILED, OK
+from limpet.cli.output import Output
+from limpet.cli.project import command_line, find_store, graph_named
+from limpet.cli.run_ids import whole_id
+from limpet.errors import RunNotFound, UsageError
+from limpet.journal.store import CANCELLED, Store
+
+MAX_ROWS = 50
+"""Outcomes up to which all are listed; of more, only those that aren't done."""
+
+FILTERS = ("status", "tag", "since", "before", "created_since", "created_before", "error", "node", "text")
+"""The options that are filters of the same name. `--of` is the name of the graph: `--graph` is where its code is."""
+
+
+class Verb(NamedTuple):
+    """A change of runs, in the words that commands use."""
+
+    name: str
+    past: str
+    always_asks: bool = False
+
+
+def retry(args: Namespace, output: Output) -> int:
+    """Hand runs back to the workers, from where they stopped."""
+    store = find_store(args, must_exist=True)
+    ids = _whole_ids(args, store, output)
+    runs = Runs(store)
+    change: Callable[..., Outcomes] = runs.retry
+    if args.set:
+        name = args.of or (runs.get(ids[0]).graph if ids else None)
+        if name is None:
+            raise UsageError("--set changes states of one graph: give the name of it with --of")
+        graph = graph_named(args, name)
+        change = partial(Runs(store, graph).retry, update=read_changes(args, graph, output))
+    if _is_one(args, ids):
+        change(ids[0])
+        return _one_done({"run_id": ids[0], "status": runs.get(ids[0]).status}, "handed back", args, output)
+    return _change(Verb("retry", "retried"), change, ids, args, output)
+
+
+def cancel(args: Namespace, output: Output) -> int:
+    """Stop runs before their next nodes."""
+    store = find_store(args, must_exist=True)
+    ids = _whole_ids(args, store, output)
+    runs = Runs(store)
+    if not _is_one(args, ids):
+        return _change(Verb("cancel", "cancelled"), runs.cancel, ids, args, output)
+    runs.cancel(ids[0])
+    status = runs.get(ids[0]).status
+    text = "cancelled"
+    if status != CANCELLED:
+        text = "cancellation requested; the process that holds the run stops before the next node"
+    return _one_done({"run_id": ids[0], "status": status}, text, None, output)
+
+
+def delete(args: Namespace, output: Output) -> int:
+    """Delete runs and their journals, after a confirmation."""
+    store = find_store(args, must_exist=True)
+    ids = _whole_ids(args, store, output)
+    runs = Runs(store)
+    if not _is_one(args, ids):
+        return _change(Verb("delete", "deleted", always_asks=True), runs.delete, ids, args, output)
+    info = runs.get(ids[0]).info
+    question = f"Delete run {info.run_id} of {info.graph} ({info.status})?"
+    if not args.yes and not output.confirm(question, f"deletes run {info.run_id} permanently"):
+        output.say("not deleted")
+        return OK
+    runs.delete(ids[0])
+    return _one_done({"run_id": ids[0], "deleted": True}, "deleted", None, output)
+
+
+def filters_of(args: Namespace) -> dict[str, Any]:
+    """The filters among the options of a command line."""
+    given = {name: getattr(args, name) for name in FILTERS}
+    given["graph"] = args.of
+    return {name: value for name, value in given.items() if value}
+
+
+def filter_words(args: Namespace) -> list[str]:
+    """The filters as they were typed, for a command to type next."""
+    words = []
+    for name in ("of", *FILTERS):
+        given = getattr(args, name) or ()
+        for value in (given,) if isinstance(given, str) else given:
+            words += [f"--{name.replace('_', '-')}", value]
+    return words
+
+
+def _whole_ids(args: Namespace, store: Store, output: Output) -> list[str]:
+    """The ids of the runs that were typed. Of several, those that don't exist stay as they are."""
+    found = []
+    for typed in args.runs:
+        try:
+            run_id = whole_id(store, typed, any_prefix=output.interactive)
+        except RunNotFound:
+            if len(args.runs) == 1:
+                raise
+            run_id = typed
+        if run_id != typed:
+            output.say(f"run {run_id}")
+        found.append(run_id)
+    return found
+
+
+def _is_one(args: Namespace, ids: list[str]) -> bool:
+    return len(ids) == 1 and not args.dry_run and not filters_of(args) and not args.all
+
+
+def _change(
+    verb: Verb, change: Callable[..., Outcomes], ids: list[str], args: Namespace, output: Output
+) -> int:
+    filters = filters_of(args)
+    if not ids and not filters and not args.all:
+        raise UsageError(
+            f"which runs? Name them, give a filter such as --status failed, or {verb.name} --all of them"
+        )
+    change = partial(change, ids or None, all_runs=args.all, limit=args.limit, **filters)
+    asks = verb.always_asks or not ids
+    if asks and not args.yes and not args.dry_run:
+        number = change(dry_run=True, progress=_Progress("looking at", output)).planned
+        output.progress("")
+        runs = "1 run" if number == 1 else f"{number:,} runs"
+        what = f"would {verb.name} {runs}"
+        if number and not output.confirm(f"{verb.name.capitalize()} {runs}?", what):
+            output.say(f"nothing {verb.past}")
+            return OK
+    progress = _Progress(f"{verb.past}:", output)
+    outcomes = change(dry_run=args.dry_run, progress=progress)
+    output.progress("")
+    _show(verb, outcomes, args, output)
+    return FAILED if outcomes.failed else OK
+
+
+class _Progress:
+    """How many runs were dealt with, in a line that changes now and then."""
+
+    def __init__(self, what: str, output: Output) -> None:
+        self._what = what
+        self._output = output
+        self._number = 0
+
+    def __call__(self, outcome: Outcome) -> None:
+        self._number += 1
+        if self._number % 10 == 1:
+            self._output.progress(f"{self._what} {self._number:,} {outcome.run_id}")
+
+
+def _show(verb: Verb, outcomes: Outcomes, args: Namespace, output: Output) -> None:
+    numbers = {name: getattr(outcomes, name) for name in ("done", "planned", "skipped", "failed")}
+    if output.json:
+        output.result({**numbers, "runs": [_facts(each) for each in outcomes]})
+        return
+    listed = outcomes
+    if len(outcomes) > MAX_ROWS:
+        listed = Outcomes(each for each in outcomes if each.result in ("skipped", "failed"))
+    if listed:
+        rows = [
+            (each.run_id, each.graph, each.status, _outcome(verb, each), each.reason)
+            for each in listed[:MAX_ROWS]
+        ]
+        output.table(("run", "graph", "status", "outcome", ""), rows, left_out_first=("graph",))
+    if len(listed) > MAX_ROWS:
+        output.say(f"… and {len(listed) - MAX_ROWS:,} more; --json lists all")
+    done = f"{numbers['done']:,} {verb.past}"
+    if args.dry_run:
+        done = f"{numbers['planned']:,} would be {verb.past}; nothing was changed"
+    more = [f"{numbers[name]:,} {name}" for name in ("skipped", "failed") if numbers[name]]
+    output.message(", ".join([done, *more]) if outcomes else "no runs match")
+    if verb.name == "retry" and outcomes.done:
+        output.hint("Workers continue them:", command_line("worker", args))
+
+
+def _outcome(verb: Verb, outcome: Outcome) -> str:
+    words = {"done": verb.past, "planned": f"would be {verb.past}"}
+    return words.get(outcome.result, outcome.result)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any]:
+    """An outcome as data for a program, with the stable code of the error."""
+    return {**outcome._asdict(), "error": getattr(outcome.error, "code", None)}
+
+
+def _one_done(data: dict[str, object], text: str, continued: Namespace | None, output: Output) -> int:
+    if output.json:
+        output.result(data)
+        return OK
+    output.message(text)
+    if continued is not None:
+        output.hint("A worker continues it:", command_line("worker", continued))
+    return OK
