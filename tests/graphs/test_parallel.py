@@ -16,7 +16,7 @@ from random import randbytes
 from typing import Annotated, Any
 
 import pytest
-from tests.support.posts import post_cancel
+from support.posts import post_cancel
 
 from limpet import (
     END,

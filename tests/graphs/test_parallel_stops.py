@@ -11,7 +11,7 @@ from itertools import permutations
 from typing import Annotated, Any
 
 import pytest
-from tests.support.posts import post_cancel
+from support.posts import post_cancel
 
 from limpet import (
     AnswerRefused,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from tests.support.posts import post_cancel
+from support.posts import post_cancel
 
 from limpet import MemoryStore, StoreUnavailable
 from limpet.engine.drivers.node_call import call_node

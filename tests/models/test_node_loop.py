@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from tests.support.posts import post_cancel
+from support.posts import post_cancel
 
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.held_lease import StopRequest

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.support.posts import post_cancel
+from support.posts import post_cancel
 
 from limpet import (
     Conflict,
