@@ -1,4 +1,4 @@
-"""How long a list of 20 runs takes in a store of 100,000, by each filter: `python benchmarks/lists.py [URL] [number]`.
+"""How long a list takes in a store of 100,000 runs, by each filter: `python benchmarks/lists.py [URL] [number]`.
 
 Without a URL, the store is a SQLite database in a folder of its own, which isn't flushed to the disk.
 """

@@ -1,14 +1,16 @@
 """Do the same with many runs: those of several ids, or all that match a query; each has an outcome of its own.
 
-Runs are found page by page and changed one after the other, so their number doesn't matter, and a run that fails
-doesn't stop the others. A run that changed between being found and its turn is skipped.
+Runs are found page by page and changed a few at a time, so their number doesn't matter, and a run that fails doesn't
+stop the others. A run that changed between being found and its turn is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of
@@ -16,10 +18,18 @@ from limpet.engine.operations.run_query import RunQuery, Search, now_of
 from limpet.errors import AlreadyCompleted, Conflict, LimpetError, RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, ENDED, FAILED, RUNNING
 
+T = TypeVar("T")
+
 DONE: Final = "done"
 PLANNED: Final = "planned"
 SKIPPED: Final = "skipped"
 FAILED_TO: Final = "failed"
+
+AT_ONCE: Final = 8
+"""Runs that are changed at the same time: most of the time is spent on waiting for the store."""
+
+BATCH: Final = 8 * AT_ONCE
+"""Runs that are dealt with before the next ones are looked for."""
 
 
 class Outcome(NamedTuple):
@@ -104,11 +114,22 @@ def chosen_runs(
 def change_runs(client: LeaseClient, chosen: Chosen, change: Change, dry_run: bool) -> Iterator[Outcome]:
     """Change the chosen runs, and give the outcome of each when it is known."""
     if chosen.run_ids is not None:
-        for run_id in dict.fromkeys(chosen.run_ids):
-            yield _change_named(client, run_id, change, dry_run)
+        named = iter(dict.fromkeys(chosen.run_ids))
+        work = partial(_change_named, client, change, dry_run)
+        yield from _map(work, named, dry_run)
         return
-    for found in islice(Search(client, chosen.query), chosen.limit):
-        yield _change_found(client, chosen.query, found.info, change, dry_run)
+    found = (each.info for each in islice(Search(client, chosen.query), chosen.limit))
+    yield from _map(partial(_change_found, client, chosen.query, change, dry_run), found, dry_run)
+
+
+def _map(work: Callable[[T], Outcome], items: Iterator[T], dry_run: bool) -> Iterator[Outcome]:
+    """The outcomes for these runs, in their order. A dry run has nothing to wait for."""
+    if dry_run:
+        yield from map(work, items)
+        return
+    with ThreadPoolExecutor(AT_ONCE, "limpet-bulk") as threads:
+        while batch := list(islice(items, BATCH)):
+            yield from threads.map(work, batch)
 
 
 def unfit_to_retry(info: RunInfo) -> str:
@@ -145,7 +166,7 @@ def _ids(given: Any, call: str) -> list[str]:
     return found
 
 
-def _change_named(client: LeaseClient, run_id: str, change: Change, dry_run: bool) -> Outcome:
+def _change_named(client: LeaseClient, change: Change, dry_run: bool, run_id: str) -> Outcome:
     blank = Outcome(run_id, "", "", FAILED_TO)
     try:
         info = info_of(client, run_id)
@@ -155,7 +176,7 @@ def _change_named(client: LeaseClient, run_id: str, change: Change, dry_run: boo
 
 
 def _change_found(
-    client: LeaseClient, query: RunQuery, found: RunInfo, change: Change, dry_run: bool
+    client: LeaseClient, query: RunQuery, change: Change, dry_run: bool, found: RunInfo
 ) -> Outcome:
     if dry_run:
         return _changed(client, found, change, dry_run)
