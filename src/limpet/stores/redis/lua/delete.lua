@@ -1,6 +1,6 @@
 -- Delete a run that no process holds, with its journal and its entries in the index. A run whose head is damaged can be
--- deleted, too: who holds it isn't known, and no commit to it is taken. (Other sets lose it when it is
--- next found in them.)
+-- deleted, too: who holds it isn't known, and no commit to it is taken. Its entries are where its fields say, as far as
+-- these can be read.
 --
 -- Atomic because no process may claim the run between the check and the deletion.
 
@@ -15,6 +15,14 @@ local head, found = load(KEYS[1])
 local now = time_of(clock)
 if not head and redis.call('EXISTS', KEYS[1]) == 1 then
   check_index(unpack(ARGV, FIRST_STATUS))
+  local fields = {}
+  for i, name in ipairs(FIELDS) do
+    fields[name] = found[i] or ''
+  end
+  for _, name in ipairs(places(fields)) do
+    redis.pcall('ZREM', status_set(name), run)
+  end
+  redis.pcall('ZREM', due_set(fields.graph), run)
   redis.call('UNLINK', KEYS[1], KEYS[2], beside('posts', run), beside('output', run))
   redis.call('ZREM', KEYS[3], run)
   redis.call('HDEL', KEYS[3] .. ':expiring', run)
