@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from limpet.cli.output import Output
 from limpet.cli.run_display import MAX_SHOWN_KEYS, MAX_SHOWN_TEXT
 from support.command_line import Command, Done
 
@@ -214,6 +215,18 @@ def test_a_paused_run_can_be_answered_at_the_terminal(
     assert "Answer here, or press Enter to leave it:" in done.out
     assert limpet("runs", "show", "r", "--json").data["status"] == status
     assert ("refused the answer" in done.err) == ("perhaps" in typed)
+
+
+def test_a_paused_run_is_left_by_ctrl_c(limpet: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1: as by Enter; it is paused, and nothing is lost."""
+
+    def interrupt(prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Output, "interactive", True)
+    monkeypatch.setattr("builtins.input", interrupt)
+    assert limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r").code == 3
+    assert limpet("runs", "show", "r", "--json").data["status"] == "paused"
 
 
 def test_several_questions_are_asked_one_after_the_other(at_terminal: Callable[..., Done]) -> None:

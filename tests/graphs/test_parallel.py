@@ -16,7 +16,6 @@ from random import randbytes
 from typing import Annotated, Any
 
 import pytest
-from support.posts import post_cancel
 
 from limpet import (
     END,
@@ -42,6 +41,7 @@ from limpet import (
 from limpet.journal import snapshots
 from limpet.journal.store import Commit
 from support.graphs import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
+from support.posts import post_cancel
 
 
 @pytest.fixture(params=["records", "snapshots"])

@@ -11,7 +11,6 @@ from itertools import permutations
 from typing import Annotated, Any
 
 import pytest
-from support.posts import post_cancel
 
 from limpet import (
     AnswerRefused,
@@ -35,6 +34,7 @@ from limpet import (
     sleep,
 )
 from support.graphs import AT_ONCE, SOON, Calls, Crash, Run, Via, fan, gather
+from support.posts import post_cancel
 from support.timed_calls import TimedCalls, run_timed
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from support.posts import post_cancel
 
 from limpet import MemoryStore, StoreUnavailable
 from limpet.engine.drivers.node_call import call_node
@@ -43,6 +42,7 @@ from limpet.journal.reader import read_progress, read_records
 from limpet.journal.records import MEMO, NESTED, STEP, apply_record
 from limpet.journal.store import FAILED, PAUSED, RUNNING, Commit, Lease, Tail
 from limpet.testing.conformance import ManualClock
+from support.posts import post_cancel
 
 
 class Killed(BaseException):

@@ -20,7 +20,6 @@ from typing import Annotated, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from support.posts import post_cancel
 
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.held_lease import StopRequest
@@ -57,6 +56,7 @@ from limpet.journal.store import (
 from limpet.journal.waits import AFTER, BEFORE
 from limpet.journal.writer import JournalWriter
 from models.bench import CLIENT, CLOCK, LEASE, NUMBERS, STORE, Killed, eager_snapshots
+from support.posts import post_cancel
 
 Stops = tuple[frozenset[str], frozenset[str]]
 Interrupts = list[Stops]

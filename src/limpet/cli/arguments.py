@@ -16,7 +16,6 @@ from argparse import (
     _SubParsersAction,
 )
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from limpet.defaults import (
@@ -94,6 +93,8 @@ class CommandParser(ArgumentParser):
         if not isinstance(action, _SubParsersAction):
             raise ArgumentError(action, f"{value!r} isn't one of {listed}{near}")
         if not near:
+            from difflib import get_close_matches  # late: only mistakes need it
+
             way_of = {way.split()[-1]: way for way in self.ways}
             similar = get_close_matches(value, way_of, n=1)
             near = f"; did you mean 'limpet {way_of[similar[0]]}'?" if similar else ""

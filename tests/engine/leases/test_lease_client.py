@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from support.posts import post_cancel
 
 from limpet import (
     Conflict,
@@ -34,6 +33,7 @@ from limpet.journal.store import Commit, Lease, NewRun, RunHead
 from limpet.stores.opening import open_store
 from limpet.testing.conformance import ManualClock
 from support.graphs import chain
+from support.posts import post_cancel
 from support.wrapped_stores import PassesOn
 
 SOON = 30.0

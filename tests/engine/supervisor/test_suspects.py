@@ -147,3 +147,23 @@ def test_a_suspect_gets_its_turn_beside_runs_of_the_users_own_code() -> None:
     assert place.beside == {"own"}
     trials = [read_progress(place.store.read("s")).meta["trial"]["alone"]]
     assert trials == [False]
+
+
+def test_a_step_that_is_stored_on_the_way_out_is_reported_as_saved() -> None:
+    """G11, H1: a run that makes room, or whose worker is stopped, loses no event of a step."""
+    place = Place()
+    place.endless.start(run_id="x")
+    completed: list[int] = []
+    saved: list[int] = []
+
+    def watch(event: Any) -> None:
+        if event.type == "node.complete":
+            completed.append(event.data["iteration"])
+        elif event.type == "checkpoint.save":
+            saved.append(event.data["step"])
+
+    for _ in range(10):
+        before = len(completed)
+        with supervise(place.store, [place.endless], poll=0.02, observers=[watch]):
+            until(lambda before=before: len(completed) > before + 2)
+    assert saved == completed == list(range(1, len(completed) + 1))

@@ -242,6 +242,8 @@ class RunLifecycle:
             return Verdict(RUNNING)
         status = next_status(RUNNING, SLEEP)
         due = p.due() or 0.0
+        # The commit of the last step was refused by the request to stop, so this one stores the step.
+        stores_step = self.context.limits.is_handover() and writer.pending > 0 and not self.loop.planning
         answer = yield writer.commit(status, summary(p), due=due)
         while isinstance(answer, PostsArrived):
             take_in(self.context, answer.posts)
@@ -252,6 +254,8 @@ class RunLifecycle:
         if isinstance(answer, LimpetError):
             return Verdict(RUNNING, answer)
         if not isinstance(answer, Exception):
+            if stores_step:
+                step_saved(self.loop)
             self.loop.reporter.notify(events.RUN_SLEEP, node=p.current_node(), due=due)
         return Verdict(RUNNING)
 
