@@ -25,6 +25,7 @@ from limpet.engine.following.cursor import EventCursor
 from limpet.graphs.secrets import MASK
 from limpet.handle import RunHandle
 from limpet.journal.inbox import OutputItem, output_body
+from limpet.journal.store import Commit
 from support.graphs import asking, chain, count, fan, loop, single
 
 Event = dict[str, Any]
@@ -330,3 +331,21 @@ def test_a_cursor_of_a_longer_run_is_refused() -> None:
     beyond = EventCursor(record=99, base=99).to_text()
     with pytest.raises(ValueError, match="isn't a cursor of run 'r'"):
         list(graph.get("r").events(beyond))
+
+
+def test_a_run_whose_journal_was_deleted_when_it_completed_still_tells_its_end() -> None:
+    store = MemoryStore()
+    schema = {"n": int, "token": Annotated[str, secret]}
+    graph = chain(asking(), count, schema=schema).compile(store=store, allow_plain_text_secrets=True)
+    graph.invoke({"n": 0}, run_id="r").wait()
+    handle = graph.get("r")
+    before = list_until(handle, "pause", 1)
+    head = store.head("r")
+    lease = store.claim("r", "test", 10)
+    commit = Commit("r", lease.fence, head.sequence, [], status="completed", purge=True)
+    assert store.append([commit]) == [None]
+    for after in (None, before[0]["cursor"]):
+        rest = told(handle, after)
+        assert [event["type"] for event in rest] == ["skipped", "complete"]
+        assert [event["type"] for event in told(handle, rest[0]["cursor"])] == ["complete"]
+        assert told(handle, rest[1]["cursor"]) == []

@@ -109,10 +109,11 @@ class EventFeed:
         if self._knows_secrets:
             return
         tail = self._store.read(self._run_id)
-        first = ViewedTail(tail.head, tail.first, tail.records[:1])
-        for _, record in read_records(first):
-            if record[0] == SNAPSHOT:
-                self._maker.secrets |= frozenset(record[4].get("meta", {}).get("secrets", ()))
+        if tail.records:
+            first = ViewedTail(tail.head, tail.first, tail.records[:1])
+            for _, record in read_records(first):
+                if record[0] == SNAPSHOT:
+                    self._maker.secrets |= frozenset(record[4].get("meta", {}).get("secrets", ()))
         self._knows_secrets = True
 
     def _skipped(self, tail: Tail, gap: int) -> Iterator[Entry]:
