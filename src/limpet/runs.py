@@ -10,8 +10,8 @@ from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import client_for, with_holder_described
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, RunList, with_position
-from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs, now_of
+from limpet.engine.operations.run_info import RunInfo, RunList, now_of, with_position
+from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs
 from limpet.engine.operations.stored_state import (
     Difference,
     as_state,

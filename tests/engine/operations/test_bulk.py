@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +15,7 @@ import pytest
 from limpet import (
     Conflict,
     ExecutionError,
+    KeyMissing,
     MemoryStore,
     Outcome,
     Outcomes,
@@ -19,6 +24,7 @@ from limpet import (
     State,
     StateGraph,
     UsageError,
+    open_store,
     pause,
 )
 from limpet.engine.operations import run_query
@@ -229,6 +235,30 @@ def test_many_runs_are_found_page_by_page(monkeypatch: pytest.MonkeyPatch) -> No
     outcomes = Runs(store).retry(status="failed")
     assert [outcome.run_id for outcome in outcomes] == [f"r{each}" for each in range(9, -1, -1)]
     assert asked == [3, 3, 3, 3]
+
+
+def test_runs_that_cannot_be_read_are_deleted_and_not_retried(tmp_path: Path) -> None:
+    """H11: one that is damaged, and those whose key isn't known here."""
+    pytest.importorskip("cryptography")
+    url = f"sqlite:///{tmp_path}/runs.db"
+    failed_orders(open_store(url, encryption=sha256(b"a key").digest()), 3)
+    failed_orders_named(url, "damaged")
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("UPDATE runs SET fence = fence + 7 WHERE run_id = 'damaged'")
+    runs = Runs(url)
+    assert {info.run_id for info in runs.list("damaged")} == {"damaged"}
+    retried = runs.retry(all_runs=True)
+    assert results(retried) == {"damaged": "skipped", "r0": "failed", "r1": "failed", "r2": "failed"}
+    assert isinstance(retried[-1].error, KeyMissing)
+    assert results(runs.delete(status="damaged")) == {"damaged": "done"}
+    assert results(runs.delete(["r0", "r1"])) == {"r0": "done", "r1": "done"}
+    assert results(runs.delete(status="failed")) == {"r2": "done"}
+    assert runs.list() == []
+
+
+def failed_orders_named(store: Any, run_id: str) -> None:
+    with pytest.raises(ExecutionError):
+        single(_fail, name="other").compile(store=store).execute({}, run_id=run_id)
 
 
 def test_the_async_forms_do_the_same() -> None:

@@ -13,10 +13,11 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of
-from limpet.engine.operations.run_query import RunQuery, Search, now_of
-from limpet.errors import AlreadyCompleted, Conflict, LimpetError, RunNotFound, UsageError
-from limpet.journal.store import CANCELLED, ENDED, FAILED, RUNNING
+from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of, now_of, run_info
+from limpet.engine.operations.run_query import RunQuery, Search
+from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
+from limpet.journal.store import CANCELLED, DAMAGED, ENDED, FAILED, RUNNING
+from limpet.stores.heads import unreadable
 
 T = TypeVar("T")
 
@@ -170,6 +171,8 @@ def _change_named(client: LeaseClient, change: Change, dry_run: bool, run_id: st
     blank = Outcome(run_id, "", "", FAILED_TO)
     try:
         info = info_of(client, run_id)
+    except KeyMissing:
+        info = run_info(unreadable(run_id, 0.0))  # it is there, and needs no key to be deleted
     except LimpetError as error:
         return _failed(blank, error)
     return _changed(client, info, change, dry_run)
@@ -184,6 +187,8 @@ def _change_found(
         info = info_of(client, found.run_id)
     except RunNotFound:
         return _outcome(found, SKIPPED, "it was deleted meanwhile")
+    except KeyMissing:
+        info = found
     except LimpetError as error:
         return _failed(_outcome(found, FAILED_TO), error)
     if _has_changed(client, query, found, info):
@@ -195,6 +200,8 @@ def _has_changed(client: LeaseClient, query: RunQuery, found: RunInfo, info: Run
     """Whether a run is no longer the one that was found. One that runs may advance, as long as it is still meant."""
     if info.status != found.status:
         return True
+    if info.status == DAMAGED:
+        return False  # when it last changed can't be known
     if info.status != RUNNING:
         return info.updated != found.updated
     return bool(query.statuses) and not query.has_status(info, now_of(client))

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
-from time import time
 from typing import Any, Final, NamedTuple, Self, TypedDict
 
 from limpet.durations import PastMoment, past_moment_of
@@ -33,6 +32,7 @@ from limpet.engine.operations.run_info import (
     expired_leases,
     list_all,
     listed_info,
+    now_of,
 )
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import RunQuarantined, UsageError, did_you_mean
@@ -273,13 +273,6 @@ def list_runs(client: LeaseClient, query: RunQuery, limit: int | None, after: st
         found.next = cursor_text(search.stopped_at)
         found.searched = search.searched
     return found
-
-
-def now_of(client: LeaseClient) -> float:
-    """The time by the store's clock, as far as it is known here."""
-    if client.clock is None:
-        return time()
-    return client.clock()
 
 
 def _cursor_of(text: str | None) -> Cursor | None:
