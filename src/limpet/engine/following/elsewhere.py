@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator
 from math import inf
-from time import monotonic, time
+from time import monotonic
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.follow import Follower
@@ -77,5 +77,4 @@ class Elsewhere:
         head = held.client.head(held.run_id)
         if self._has_gone() or head.status != RUNNING or head.holder is None or is_dead(head.holder):
             return False
-        now = time() if held.client.clock is None else held.client.clock()
-        return head.lease_until is not None and head.lease_until > now
+        return head.lease_until is not None and head.lease_until > held.client.now()

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from time import monotonic
+from time import monotonic, time
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
@@ -174,6 +174,10 @@ class LeaseClient:
             # Another thread may do the same, because a renewal was refused when the run had ended.
             with suppress(KeyError):
                 del self.held[held.lease.run_id]
+
+    def now(self) -> float:
+        """The time by the store's clock, as far as that is known without asking: by this machine's, if it isn't."""
+        return time() if self.clock is None else self.clock()
 
     def head(self, run_id: str) -> RunHead:
         """What the store knows of a run. Raises `RunNotFound` that names the store."""

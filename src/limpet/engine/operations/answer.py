@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import time
+from typing import Any
 
 from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
@@ -14,7 +16,8 @@ from limpet.errors import AlreadyAnswered, Conflict, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import answer_post
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Point, ViewedTail, read_progress, read_progress_and_weight
+from limpet.journal.reader import Point, ViewedTail, read_progress_and_weight
+from limpet.journal.store import Tail
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
@@ -30,24 +33,22 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     if wait is not None:
         wait = patience_of(wait, "wait")
     run_id, point = run_and_point(client, id)
+    # Refused before the run is claimed, which would change it.
+    progress, _ = _read(client.store.read(run_id), point)
+    answers = _answers(client, progress, point, given, client.now())
     takes_posts = client.store.abilities.takes_part
     try:
         holding = client.holding(run_id, None if takes_posts else wait)
     except Conflict:
         if not takes_posts:
             raise
-        _post_answers(client, run_id, point, given)
+        _post(client, run_id, answers)
         return
     with holding as held:
-        tail = ViewedTail(*held.read())  # the state stays as it is, so its classes needn't be known here
-        refuse_completed(tail.head)
-        progress, weight = read_progress_and_weight(tail)
-        check_point(progress, point)
-        given = given.about(asked_at(client, progress, point))
-        _refuse_if_nothing_asked(progress, given)
-        answers = given.answers_to(progress, held.now())
+        tail = held.read()
+        progress, weight = _read(tail, point)
+        answers = _answers(client, progress, point, given, held.now())
         overdue = progress.expired_questions(held.now())
-        encode(answers, "answers")
         progress.count_crashes(held.crashes)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
         writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
@@ -58,25 +59,34 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     nudge_supervisors(client.store)
 
 
-def _post_answers(client: LeaseClient, run_id: str, point: Point | None, given: ResumeInput) -> None:
-    """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
-    tail = ViewedTail(*client.store.read(run_id))
+def _read(tail: Tail, point: Point | None) -> tuple[Progress, int]:
+    """How far a run has come, which may be complete or past the point that the caller means: then this raises."""
     refuse_completed(tail.head)
-    progress = read_progress(tail)
+    # The state stays as it is, so its classes needn't be known here.
+    progress, weight = read_progress_and_weight(ViewedTail(*tail))
     check_point(progress, point)
+    return progress, weight
+
+
+def _answers(
+    client: LeaseClient, progress: Progress, point: Point | None, given: ResumeInput, now: float
+) -> dict[str, Any]:
+    """The answers by question id. Raises if one isn't valid, or if nothing is asked."""
     given = given.about(asked_at(client, progress, point))
-    _refuse_if_nothing_asked(progress, given)
-    now = time() if client.clock is None else client.clock()
-    posts = [answer_post(run_id, *each) for each in given.answers_to(progress, now).items()]
+    if not (progress.open_questions() or given.asked):
+        nothing_asked = UsageError(f"run {progress.run_id!r} has no open question")
+        raise nothing_asked.with_advice(f"to resume it, call resume({progress.run_id!r})", "resume")
+    answers = given.answers_to(progress, now)
+    encode(answers, "answers")
+    return answers
+
+
+def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
+    """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
+    posts = [answer_post(run_id, *each) for each in answers.items()]
     sent = [client.store.post(run_id, post.key, post.body) for post in posts]
     held_here = client.held.get(run_id)
     if held_here is not None:
         held_here.stop.notice_posts()
     if not any(sent):
-        raise AlreadyAnswered(run_id, sorted(given.answers_to(progress, now)), "none")
-
-
-def _refuse_if_nothing_asked(progress: Progress, given: ResumeInput) -> None:
-    if not (progress.open_questions() or given.asked):
-        nothing_asked = UsageError(f"run {progress.run_id!r} has no open question")
-        raise nothing_asked.with_advice(f"to resume it, call resume({progress.run_id!r})", "resume")
+        raise AlreadyAnswered(run_id, sorted(answers), "none")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from threading import get_ident
-from time import time
 
 from limpet.engine.leases.change_waiter import ChangeWaiter
 from limpet.engine.leases.lease_client import LeaseClient
@@ -50,7 +49,7 @@ def open_existing(
     while True:
         head = client.head(run_id)
         _refuse_stopped(head)
-        is_due = head.due is not None and head.due <= _now(client)
+        is_due = head.due is not None and head.due <= client.now()
         if head.status == COMPLETED or (head.status == PAUSED and not is_due):
             return stored_stop(compiled, run_id, stream)
         # What is due is a paused run that was answered, or whose question has expired: it needs no approval.
@@ -108,7 +107,3 @@ def _refuse_own(client: LeaseClient, run_id: str, conflict: Conflict) -> None:
     held = client.held.get(run_id)
     if held is not None and held.is_in_use and held.claimed_by == get_ident():
         raise conflict
-
-
-def _now(client: LeaseClient) -> float:
-    return time() if client.clock is None else client.clock()
