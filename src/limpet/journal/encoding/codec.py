@@ -29,7 +29,6 @@ from datetime import datetime
 from enum import Enum
 from gc import get_referents
 from threading import local
-from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -38,7 +37,7 @@ from ormsgpack import Ext, packb, unpackb
 from limpet.errors import LimpetError, UnstorableValue, UnsupportedFormat, UsageError
 from limpet.journal.encoding.builtin_types import FORMATS, LAZY_FORMATS, TypeFormat, flat_items, format_of
 from limpet.journal.encoding.unknown_values import UnknownValue, stored_bytes
-from limpet.journal.encoding.user_types import TYPES, builtin_base, conversion_of
+from limpet.journal.encoding.user_types import TYPES, builtin_base, conversion_of, described_value
 
 _OPTIONS = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT
@@ -87,22 +86,29 @@ def decode(data: bytes) -> Any:
     Raises `UsageError` for a class that isn't registered or whose `restore` fails, and `UnsupportedFormat` for a
     kind of value that this version doesn't know.
     """
-    return _decode(data, _restore)
+    try:
+        return unpackb(data, ext_hook=_restore)
+    except ValueError as failure:
+        problem = _why_undecodable(failure)
+    raise problem
 
 
 def decode_for_viewing(data: bytes) -> Any:
     """The same for a value that is only looked at: where a class isn't registered, it has an `UnknownValue`."""
-    return _decode(data, _restore_for_viewing)
-
-
-def _decode(data: bytes, restore: Callable[[int, bytes], Any]) -> Any:
     try:
-        return unpackb(data, ext_hook=restore)
+        return unpackb(data, ext_hook=_restore_for_viewing)
     except ValueError as failure:
-        error = _take_callback_error() or failure
+        problem = _why_undecodable(failure)
+    raise problem
+
+
+def _why_undecodable(failure: ValueError) -> BaseException:
+    error = _take_callback_error() or failure
     if isinstance(error, LimpetError | RecursionError | MemoryError) or not isinstance(error, Exception):
-        raise error
-    raise ValueError(f"not an encoded value: {error}") from error
+        return error
+    problem = ValueError(f"not an encoded value: {error}")
+    problem.__cause__ = error
+    return problem
 
 
 def detached_value(value: Any) -> Any:
@@ -325,7 +331,7 @@ class _CarefulEncoder:
             # Our own conversions give their reason in a plain ValueError. Of any other, the type says something too.
             if type(error) is not ValueError:
                 problem = f"{type(error).__name__}: {problem}"
-            raise self.refusal(f"{_described(value)}: {problem}") from error
+            raise self.refusal(f"{described_value(value)}: {problem}") from error
 
     def refusal(self, reason: str) -> UnstorableValue:
         return UnstorableValue(_rendered_path(self.path, self.trail), reason)
@@ -388,7 +394,7 @@ def _short(key: Any) -> str:
 
 def _why_unstorable(value: Any) -> str:
     kind = type(value)
-    described = _described(value)
+    described = described_value(value)
     if kind is memoryview:
         return f"{described} only borrows its bytes; store bytes(value)"
     if conversion_of(kind) is not None:
@@ -403,14 +409,6 @@ def _why_unstorable(value: Any) -> str:
         f"{described}; only data can be stored. Register the type with register_type(), "
         "or keep it out of the state"
     )
-
-
-def _described(value: Any) -> str:
-    named = isinstance(value, FunctionType | BuiltinFunctionType | MethodType | type)
-    kind = "class" if isinstance(value, type) else type(value).__qualname__
-    subject = value if named else type(value)
-    article = "an" if kind[0] in "aeiouAEIOU" else "a"
-    return f"{article} {kind} ({subject.__module__ or 'builtins'}.{subject.__qualname__})"
 
 
 def _restore_registered(content: list[Any]) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from threading import Lock
-from types import BuiltinFunctionType, MemberDescriptorType
+from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any, NamedTuple, TypeVar, overload
 
 from limpet.errors import UsageError
@@ -169,6 +169,15 @@ def builtin_base(cls: type) -> type | None:
         if isinstance(vars(base).get("__new__"), BuiltinFunctionType):
             return base
     return None
+
+
+def described_value(value: Any) -> str:
+    """What a value is, in a few words that never show its content: its type, or which function or class it is."""
+    named = isinstance(value, FunctionType | BuiltinFunctionType | MethodType | type)
+    kind = "class" if isinstance(value, type) else type(value).__qualname__
+    subject = value if named else type(value)
+    article = "an" if kind[0] in "aeiouAEIOU" else "a"
+    return f"{article} {kind} ({subject.__module__ or 'builtins'}.{subject.__qualname__})"
 
 
 def _conversion(cls: type, to: To | None, restore: Restore | None) -> tuple[To, Restore]:
