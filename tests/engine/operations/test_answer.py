@@ -46,7 +46,7 @@ def test_a_question_is_answered_while_other_branches_run(store: Any) -> None:
     """H10: it shows from the moment it is asked, and its branch continues at once."""
     proceed = threading.Event()
     graph = asking_while_another_runs(store, proceed)
-    other = asking_while_another_runs(store, proceed)
+    other = asking_while_another_runs(store, proceed).compile(store=store, lease=20.0)
     steps: list[str] = []
     with ThreadPoolExecutor(1) as pool:
 

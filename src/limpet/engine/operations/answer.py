@@ -7,7 +7,7 @@ from time import time
 from typing import Any
 
 from limpet.durations import patience_of
-from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
+from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
@@ -85,7 +85,7 @@ def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
     """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
     posts = [answer_post(run_id, *each) for each in answers.items()]
     sent = [client.store.post(run_id, post.key, post.body) for post in posts]
-    held_here = client.held.get(run_id)
+    held_here = held_in_this_process(client.store, run_id)
     if held_here is not None:
         held_here.stop.notice_posts()
     if not any(sent):
