@@ -132,12 +132,14 @@ class JournalWriter:
         purge: bool = False,
         due: float | None = None,
         ignores_posts: bool = False,
+        takes: int = 0,
     ) -> Commit:
         """All pending records as a commit. They stay pending until they are acknowledged.
 
         What happened since the last commit becomes one record in the store, or two where a snapshot is among it: a
         restore reads from the snapshot on, so the snapshot begins the second. Records of a commit that was refused
-        come first and are not encoded again: their checksums fit their numbers already.
+        come first and are not encoded again: their checksums fit their numbers already. `takes` is for a commit that
+        takes in more posts than the records say, if it is accepted.
         """
         closed = self._closed
         pending = self._pending
@@ -166,7 +168,7 @@ class JournalWriter:
             note,
             purge,
             due,
-            self.takes,
+            takes or self.takes,
             ignores_posts,
             labels,
         )

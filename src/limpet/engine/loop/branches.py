@@ -323,7 +323,7 @@ class BranchRunner:
             described = summary(context.root) if context.summary_is_old else None
             answer = yield writer.commit(summary=described, ignores_posts=context.stopping)
             if isinstance(answer, PostsArrived):
-                self._wake_answered(take_in(context, answer.posts))
+                self._wake_answered(take_in(context, answer.posts).answered)
                 context.stopping = context.stopping or context.cancel_requested
             elif isinstance(answer, StopAsked):
                 context.stopping = True

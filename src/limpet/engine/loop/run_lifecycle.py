@@ -285,14 +285,14 @@ class RunLifecycle:
             while isinstance(answer, PostsArrived):
                 # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
                 # run, as the request wants, and so fulfils it.
-                answered = take_in(self.context, answer.posts, stops=status != PAUSED)
-                if status == PAUSED and (answered or self.context.cancel_requested):
+                taken = take_in(self.context, answer.posts, stops=status != PAUSED)
+                if status == PAUSED and (taken.answered or self.context.cancel_requested):
                     record(loop, before)
                     if self.context.cancel_requested:
                         return (yield from self._cancel())
                     return None
                 due = p.due() if status == PAUSED else None
-                answer = yield writer.commit(status, summary(p), purge, due)
+                answer = yield writer.commit(status, summary(p), purge, due, takes=taken.newest)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.context.tolerates(answer):
                     # A stop that isn't saved didn't happen: nothing has reported it, and a resume wouldn't find it.

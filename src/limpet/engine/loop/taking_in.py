@@ -37,41 +37,45 @@ def commit_again(
     return answer
 
 
-def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False) -> set[str]:
-    """Record what posts bring, for the next commit. Returns the ids of the questions that are answered.
-
-    `stops` says that the next commit stops the run: see `record_posts`.
-    """
+def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False) -> TakenIn:
+    """Record what posts bring, for the next commit: see `record_posts`. `stops` says that it stops the run."""
     writer = context.saving.writer
     assert writer is not None
     taken = record_posts(context.root, writer, posts, context.clocks, stops=stops)
-    context.cancel_requested = context.cancel_requested or taken.cancel_requested
+    context.cancel_requested = context.cancel_requested or (taken.asks_to_cancel and not stops)
     context.summary_is_old = context.summary_is_old or bool(taken.answered)
-    return taken.answered
+    return taken
 
 
 class TakenIn(NamedTuple):
-    """What posts brought: the ids of the questions that are answered, and whether the run is to be cancelled."""
+    """What posts brought."""
 
     answered: set[str]
-    cancel_requested: bool
+    """The ids of the questions that are answered."""
+    asks_to_cancel: bool
+    """Whether a request to cancel is among them."""
+    newest: int
+    """The number of the newest post that was looked at."""
 
 
 def record_posts(
     root: Progress, writer: JournalWriter, posts: Sequence[Posted], clocks: Clocks, *, stops: bool
 ) -> TakenIn:
-    """Record what posts bring, in order.
+    """Record what posts bring, in order, and count those up to a request to cancel as taken in.
 
-    A request to cancel is only noted, and it and what comes after it are left: the commit that cancels the run takes
-    them in, so that a crash before it doesn't lose the request. If the next commit `stops` the run, it is that one.
+    The request itself, and what comes after it, is left to the commit that cancels the run, so that a crash before it
+    doesn't lose the request. If the next commit `stops` the run, it is that one: it takes in all that is recorded
+    here, up to the `newest`. It says so itself, because it may be refused: then the run hasn't stopped.
     """
     open_questions = {question.id: question for question in root.open_questions()}
     answers: dict[str, Any] = {}
-    cancel_requested = False
+    asks_to_cancel = False
+    newest = 0
     for post in posts:
-        if post.kind == CANCEL and not stops:
-            cancel_requested = True
-            break
+        if post.kind == CANCEL:
+            asks_to_cancel = True
+            if not stops:
+                break
         if post.kind == ANSWER:
             question_id = post.data["question"]
             problem = _why_dropped(open_questions.pop(question_id, None), post.data["answer"], clocks.store())
@@ -79,10 +83,12 @@ def record_posts(
                 _log_dropped(root.run_id, question_id, problem)
             else:
                 answers[question_id] = post.data["answer"]
-        writer.takes = post.number
+        newest = post.number
+        if not asks_to_cancel:
+            writer.takes = newest
     if answers:
         writer.add_move(root, {ANSWERED: answers}, clocks.now())
-    return TakenIn(set(answers), cancel_requested)
+    return TakenIn(set(answers), asks_to_cancel, newest)
 
 
 def _why_dropped(question: Question | None, answer: Any, now: float) -> str:

@@ -72,7 +72,8 @@ def _make_due(
     writer = JournalWriter(head.run_id, held.fence, head.sequence, weight)
     if head.posted > head.taken:
         clocks = Clocks(now=time, store=held.now, random=float)
-        record_posts(progress, writer, read_inbox(client.store, head.run_id), clocks, stops=True)
+        posts = read_inbox(client.store, head.run_id)
+        writer.takes = record_posts(progress, writer, posts, clocks, stops=True).newest
     at = time()
     writer.add_move(progress, _changes(progress), at)
     if update and compiled is not None:

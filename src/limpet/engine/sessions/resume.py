@@ -335,12 +335,14 @@ def _take_in(
     taken = record_posts(
         progress, writer, read_inbox(client.store, progress.run_id), clocks, stops=not given.timed
     )
-    if given.timed and progress.status == PAUSED and not taken.cancel_requested:
+    if not given.timed:
+        writer.takes = taken.newest
+    if given.timed and progress.status == PAUSED and not taken.asks_to_cancel:
         due = progress.due()
         if due is None or due > held.now():
             held.commit(writer.commit(PAUSED, summary(progress), due=due, ignores_posts=True))
             raise Conflict(progress.run_id, "it is no longer due")
-    return taken.cancel_requested
+    return taken.asks_to_cancel
 
 
 def _store_input(
