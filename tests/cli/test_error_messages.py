@@ -66,7 +66,7 @@ ERROR_PATHS = [
     (["answer", "late", "yes"], 2, "resume late"),
     (["run", "flows:plain", "--id", "asks"], 5, None),
     (["run", "flows:nope"], 2, None),
-    (["run", "flows:graph", "--checkpoint", "nope.ckpt"], 2, None),
+    (["run", "flows:graph", "--checkpoint", "nope.ckpt"], 4, "runs list --graph flows:graph"),
     (["run", "flows:plain", "--checkpoint", "done@1"], 1, "runs fork done --step STEP --graph flows:plain"),
     (["run", "flows:graph", "--checkpoint", "asks@0", "--detach"], 2, None),
     (["resume", "moved"], 2, "runs rollback moved STEP"),

@@ -139,9 +139,12 @@ def test_a_run_that_is_complete_isnt_resumed(limpet: Command) -> None:
     assert "complete" in done.err
 
 
-def test_an_id_that_is_taken_is_a_conflict(limpet: Command) -> None:
-    limpet("run", "flows:plain", "--id", "r")
-    assert limpet("run", "flows:plain", "--id", "r").code == 5
+def test_a_run_that_exists_gives_its_result_again(limpet: Command) -> None:
+    """H10: for the same input; another one is a conflict."""
+    first = limpet("run", "flows:plain", "--id", "r", "--json")
+    again = limpet("run", "flows:plain", "--id", "r", "--json")
+    assert (again.code, again.data) == (0, first.data)
+    assert limpet("run", "flows:plain", "--id", "r", "-i", "x=9").code == 5
 
 
 def test_a_run_can_be_queued_and_executed_by_a_worker(limpet: Command) -> None:
@@ -406,10 +409,12 @@ def test_a_typo_in_the_settings_of_the_project_is_an_error(
 
 
 def test_queueing_a_run_that_exists_says_so(limpet: Command) -> None:
-    """H1: the id is an idempotency key; a message says that the input is ignored."""
+    """H1, H10: the id and the input are an idempotency key. Another input is a conflict."""
     limpet("run", "flows:plain", "--id", "r")
-    done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
+    done = limpet("run", "flows:plain", "--id", "r", "--detach")
     assert (done.code, "already exists (completed)" in done.err) == (0, True)
+    done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
+    assert (done.code, "started with another input" in done.err) == (5, True)
 
 
 def test_what_an_answer_may_be_is_said(limpet: Command) -> None:

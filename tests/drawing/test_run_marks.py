@@ -258,13 +258,13 @@ def test_a_run_of_which_only_the_newest_steps_are_kept_still_counts_its_visits()
 
 def test_a_completed_run_whose_journal_was_deleted_says_so() -> None:
     """G8."""
-    graph = resumed(article().compile(store=MemoryStore()))
+    graph = resumed(article().compile(store=MemoryStore(), keep_result=False))
     with pytest.raises(RunPaused):
         graph.execute({}, run_id="r")
     resumed(graph, "yes")
     found = marks_of(graph)
     assert (found.status, found.marks.keys()) == ("completed", {"__end__"})
-    assert "preserve=True keeps it" in graph.draw("text", "r")
+    assert "keep_result=True keeps it" in graph.draw("text", "r")
 
 
 def test_tasks_are_done_skipped_failed_asking_or_added(store: Any) -> None:

@@ -26,7 +26,7 @@ pytest.importorskip("uvicorn")
 
 ROOT = Path(__file__).parents[2]
 APP = ROOT / "examples" / "fastapi_app.py"
-PATIENCE = 60.0
+PATIENCE = 90.0
 RUNS = 2
 
 Event = dict[str, Any]
@@ -119,7 +119,7 @@ def is_up(address: str) -> bool:
         return False
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_clients_of_an_api_server_see_every_event_once_though_a_worker_is_killed(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path

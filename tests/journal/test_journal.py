@@ -39,9 +39,9 @@ from limpet.journal.reader import (
 )
 from limpet.journal.records import SNAPSHOT, STEP, snapshot_record
 from limpet.journal.snapshots import RECORD_WEIGHT
-from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead, Tail
+from limpet.journal.store import PAUSED, RUNNING, Commit, Labels, RunHead, Tail
 from limpet.journal.waits import AFTER, BEFORE, Question
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, Summary
 from limpet.stores.memory import MemoryStore
 
 RUN = "run-1"
@@ -300,9 +300,10 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
     book.step(n=2)
     book.whole()
     book.memo("k", 1)
-    again = book.writer.commit(PAUSED, b"note")
+    again = book.writer.commit(PAUSED, Summary(b"note", Labels("node")))
     assert (first.expected, len(first.records), first.snapshot, first.status) == (1, 1, 0, None)
     assert (again.expected, len(again.records), again.snapshot, again.note) == (1, 3, 4, b"note")
+    assert again.labels == Labels("node")
     assert again.records[0] == first.records[0]
     assert book.writer.pending == 3
     assert book.store.append([again]) == [None]

@@ -172,7 +172,7 @@ def test_what_can_not_be_checked_is_reported_too() -> None:
 
 def test_a_purged_run_and_a_paused_one() -> None:
     """H5: that a journal is gone isn't damage; and a run with a question can be verified."""
-    graph = line(2, MemoryStore())
+    graph = line(2, MemoryStore(), keep_result=False)
     graph.execute({}, run_id="r")
     found = graph.verify("r")
     assert (found.ok, found.purged, found.records) == (True, True, 0)
@@ -282,7 +282,7 @@ def test_steps_after_lost_oldest_records_can_be_verified_read_and_forked(kind: s
 
 def test_a_run_whose_journal_was_deleted_on_completion_has_no_state_to_restore() -> None:
     """H5, H10: that isn't damage."""
-    graph = line(3, MemoryStore())
+    graph = line(3, MemoryStore(), keep_result=False)
     graph.execute({}, run_id="r")
     found = graph.verify("r")
     assert (found.ok, found.purged, found.restorable, found.steps) == (True, True, False, [])

@@ -65,7 +65,7 @@ def run(args: Namespace, output: Output) -> int:
         existing = _status_of(Runs(store), args.id)
         queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority or 0)
         if existing is not None:
-            output.say(f"run {queued.id} already exists ({existing}); this input isn't used")
+            output.say(f"run {queued.id} already exists ({existing}), and stays as it is")
         return _report_queued(queued.id, args, output)
     first: dict[str, Any] | None = values
     if checkpoint is not None and not values:
