@@ -560,9 +560,11 @@ class GraphMethods(ABC, Generic[S]):
             if run_id is None and isinstance(given, State) and given.checkpoint_node is None:
                 run_id = given.run_id  # of a State that the user made for a run to come
             request = StartRequest(given, config, choose_id(run_id), labels, named=run_id is not None)
-            if compiled.client is None or not _resumes(if_exists):
+            client = compiled.client
+            # A store that can't keep two processes apart could have both execute the run.
+            if client is None or not _resumes(if_exists) or not client.store.abilities.leases:
                 return request.run_id, lambda _: start(compiled, request, stream)
-            return request.run_id, lambda has_gone: start_or_open(compiled, request, stream, has_gone)
+            return request.run_id, lambda has_waited: start_or_open(compiled, request, stream, has_waited)
         if run_id is not None:
             raise UsageError("a checkpoint belongs to its run: give checkpoint= or run_id=, not both")
         from limpet.engine.sessions.checkpoint_refs import run_of

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from limpet.drawing.run_marks import RunMarks
     from limpet.engine.following.elsewhere import Elsewhere
 
-HasGone = Callable[[], bool]
-OpenSession = Callable[[HasGone], Session]
-"""Opens a run. It may wait for another process that executes the run, until the caller has gone."""
+OpenSession = Callable[[bool], Session]
+"""Opens a run. It is told whether the caller has waited for another process that executed the run."""
 S = TypeVar("S", bound=State)
 
 DEGRADED = "degraded"
@@ -251,6 +250,7 @@ class SessionSlot:
         "abandoned",
         "began",
         "cancelled",
+        "has_waited",
         "is_stranded",
         "run_id",
         "session",
@@ -263,6 +263,8 @@ class SessionSlot:
         self.session: Session | None = None
         self.verdict: Verdict | None = None
         self.began = False
+        self.has_waited = False
+        """Whether another process executed the run, and the caller waited for it."""
         self.cancelled = False
         self.abandoned = False
         self.is_stranded: Callable[[], bool] | None = None
@@ -281,7 +283,7 @@ class SessionSlot:
             if self.abandoned:
                 raise UsageError(f"run {self.run_id!r} was cancelled before it began")
             self.began = True
-        session = self._open_session(self.has_gone)
+        session = self._open_session(self.has_waited)
         if session.held is not None:
             session.held.is_stranded = self.is_stranded
         with self._lock:
@@ -297,10 +299,18 @@ class SessionSlot:
         """Whether the caller no longer waits for the run to be opened."""
         return self.abandoned or self.cancelled
 
+    def refuse_if_gone(self) -> None:
+        """Raise `UsageError` if the caller no longer waits for the run to be opened."""
+        if self.has_gone():
+            raise UsageError(
+                f"run {self.run_id!r} is no longer waited for; the process that executes it continues"
+            )
+
     def elsewhere(self) -> Elsewhere:
         """What follows the run while another process executes it."""
         from limpet.engine.following.elsewhere import Elsewhere
 
+        self.has_waited = True
         return Elsewhere(self.has_gone)
 
     def abandon(self) -> bool:
@@ -352,7 +362,10 @@ def _open_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, Session]:
             return slot.begin()
         except HeldElsewhere as held:
             elsewhere = elsewhere or slot.elsewhere()
-            yield from elsewhere.events(held)
+            for event in elsewhere.events(held):
+                if held.stream:
+                    yield event
+            slot.refuse_if_gone()
 
 
 async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None]:
@@ -382,7 +395,9 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
             except HeldElsewhere as held:
                 elsewhere = elsewhere or slot.elsewhere()
                 async for event in elsewhere.aevents(held):
-                    yield event
+                    if held.stream:
+                        yield event
+                slot.refuse_if_gone()
         async with aclosing(async_driver.drive(session)) as events:
             async for reported in events:
                 if isinstance(reported, Verdict):

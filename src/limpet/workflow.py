@@ -25,7 +25,7 @@ from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import COMPLETED
-from limpet.run import AsyncRun, HasGone, OpenSession, Run
+from limpet.run import AsyncRun, OpenSession, Run
 
 
 class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
@@ -189,7 +189,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         """Resume a run by its id, or by that of one of its checkpoints."""
         compiled = self.compiled()
 
-        def open_session(_: HasGone) -> Session:
+        def open_session(_: bool) -> Session:
             named_run, point = located(compiled, run_id)
             return resume(compiled, named_run, given, wait, stream=False, point=point)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from limpet.errors import DamagedRecord
+from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.encoding.codec import decode, decode_for_viewing, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.store import Post
@@ -43,19 +43,25 @@ def cancel_post(run_id: str, request: str) -> NewPost:
     return _new_post(run_id, f"{CANCEL}:{request}", {"kind": CANCEL})
 
 
-def answer_post(run_id: str, question: str, answer: Any) -> NewPost:
-    """The answer to a question. Only the first one counts. Raises `UnstorableValue`."""
+def answer_post(run_id: str, question: str, answer: Any, at: float) -> NewPost:
+    """The answer to a question, given at this time by the store's clock. Only the first one counts.
+
+    Raises `UnstorableValue`.
+    """
     encode(answer, "answer")
-    return _new_post(run_id, f"{ANSWER}:{question}", {"kind": ANSWER, "question": question, "answer": answer})
+    data = {"kind": ANSWER, "question": question, "answer": answer, "at": at}
+    return _new_post(run_id, f"{ANSWER}:{question}", data)
 
 
 def read_post(run_id: str, post: Post) -> Posted:
-    """A post, decoded. Raises `DamagedRecord` if it isn't what was sent."""
+    """A post, decoded. Raises `DamagedRecord` if it isn't what was sent, `UsageError` for an unknown class."""
     if post.key == CANCEL:  # what a store of an older version had instead of posts
         return Posted(post.number, CANCEL, {})
     try:
         data = decode(Envelope(run_id).open(0, post.body))
         return Posted(post.number, str(data["kind"]), data)
+    except UsageError:
+        raise
     except (TypeError, LookupError, ValueError) as problem:
         what = f"post {post.number}, {post.key!r}, can't be read: {problem}"
         raise DamagedRecord(run_id, 0, what) from problem

@@ -69,12 +69,12 @@ def read_summary(note: bytes) -> dict[str, Any]:
     return found
 
 
-def is_preserved(note: bytes) -> bool:
-    """Whether a head's note says that the whole journal of its run is kept. True if it can't be read."""
+def is_prunable(note: bytes) -> bool:
+    """Whether a head's note says that of its completed run only the result is kept. Earlier versions said nothing."""
     try:
-        return bool(read_summary(note).get("preserved"))
+        return bool(read_summary(note).get("prunable"))
     except ValueError:
-        return True
+        return False
 
 
 def _check_record(record: list[Any]) -> None:
@@ -412,7 +412,7 @@ _OPENING: dict[str, Check] = {
 }
 
 _SUMMARY: dict[str, Check] = {
-    "preserved": _is_bool,
+    "prunable": _is_bool,
     "step": _is_count,
     "node": _is_str,
     "phase": _is_phase,

@@ -69,8 +69,8 @@ def resume(progress: Progress, answers: Mapping[str, Any]) -> None:
 
 
 def answer(progress: Progress, answers: Mapping[str, Any]) -> None:
-    """The branches whose questions are answered run again. Nothing else changes."""
-    _wake(progress, answers, approved=False)
+    """The branches whose questions are answered run again. Nothing else changes: what failed isn't retried."""
+    _wake(progress, answers, approved=False, retries=False)
 
 
 def expire_questions(progress: Progress, expired: Sequence[str]) -> None:
@@ -99,6 +99,7 @@ def _wake(
     approved: bool,
     resumed: bool = False,
     expired: Sequence[str] = (),
+    retries: bool = True,
 ) -> None:
     """Let what has stopped here and in branches run again, as far as its wait is over.
 
@@ -107,7 +108,8 @@ def _wake(
     """
     answered = [question for question in progress.questions if question.id in answers]
     closed = [question for question in progress.questions if question.id in expired or question.id in answers]
-    if closed or (not progress.questions and (resumed or approved or progress.status == FAILED)):
+    retried = retries and progress.status == FAILED
+    if closed or (not progress.questions and (resumed or approved or retried)):
         _close_questions(progress, answered, closed)
         progress.answers = {**progress.answers, **{each.id: answers[each.id] for each in answered}}
         if progress.status != RUNNING:
@@ -117,7 +119,7 @@ def _wake(
         if progress.phase == FAILED_PHASE:
             progress.phase = BEFORE
             progress.attempts = 0
-    graph_had_failed = _wake_branches(progress, answers, approved, expired)
+    graph_had_failed = _wake_branches(progress, answers, approved, expired, retries)
     if graph_had_failed:
         progress.attempts = 0
 
@@ -132,7 +134,11 @@ def _close_questions(progress: Progress, answered: list[Question], closed: list[
 
 
 def _wake_branches(
-    progress: Progress, answers: Mapping[str, Any], approved: bool, expired: Sequence[str] = ()
+    progress: Progress,
+    answers: Mapping[str, Any],
+    approved: bool,
+    expired: Sequence[str] = (),
+    retries: bool = True,
 ) -> bool:
     """The same for all branches. Returns whether this is a node that runs a graph, which had failed."""
     section = progress.section
@@ -142,5 +148,5 @@ def _wake_branches(
     failed = section.inside and any(branch.status == FAILED for _, branch in progress.stopped_branches())
     for child in section.children.values():
         if not child.done:
-            _wake(child, answers, approved, expired=expired)
-    return failed
+            _wake(child, answers, approved, expired=expired, retries=retries)
+    return failed and retries

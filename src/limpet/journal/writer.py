@@ -22,7 +22,7 @@ from limpet.journal.records import (
     step_record,
 )
 from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
-from limpet.journal.store import Commit, Labels
+from limpet.journal.store import COMPLETED, Commit, Labels
 
 
 class JournalWriter:
@@ -209,8 +209,8 @@ def summary(progress: Progress) -> Summary:
         "questions": [question.to_data() for question in progress.open_questions()],
     }
     settings = progress.meta.get("settings")
-    if isinstance(settings, dict) and settings.get("preserve"):
-        described["preserved"] = True
+    if progress.status == COMPLETED and isinstance(settings, dict) and settings.get("preserve") is False:
+        described["prunable"] = True
     node = "" if progress.done else progress.current_node()
     return Summary(encode(described), Labels(node, (progress.error or {}).get("type", "")))
 

@@ -332,6 +332,7 @@ def test_a_renewal_brings_a_request_to_cancel_and_the_run_stays_held() -> None:
     store = MemoryStore(clock)
     client = client_for(store, 10.0)
     asked, other = (client.create(new_run(name)._replace(ttl=10.0)) for name in ("asked", "other"))
+    asked.graph = other.graph = "g"  # as for runs that sessions execute
     post_cancel(store, "asked")
     clock.advance(9.0)
     client.renew()

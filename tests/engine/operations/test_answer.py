@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from limpet import AlreadyAnswered, AnswerRefused, RunPaused, StateGraph, UsageError, Workflow, pause
+from limpet import (
+    AlreadyAnswered,
+    AnswerRefused,
+    ExecutionError,
+    MemoryStore,
+    RunPaused,
+    StateGraph,
+    UsageError,
+    Workflow,
+    pause,
+)
+from limpet.journal.inbox import answer_post
 from support.graphs import chain
 
 LONG = 30.0
@@ -101,3 +112,72 @@ def test_an_answer_that_is_refused_leaves_the_run_as_it_is(store: Any) -> None:
     with pytest.raises(UsageError):
         graph.answer("r", answers={"unknown:1:1": "yes"})
     assert graph.get("r").info == before
+
+
+def test_an_answer_that_was_posted_came_first() -> None:
+    """H10: a later one is refused, whichever way it comes."""
+    store = MemoryStore()
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused) as paused:
+        graph.execute({}, run_id="r")
+    post = answer_post("r", paused.value.questions[0].id, "first", time.time())
+    assert store.post("r", post.key, post.body)
+    with pytest.raises((AlreadyAnswered, UsageError)):
+        graph.answer("r", "second")
+    assert graph.recover() == ["r"]
+    assert graph.state_at("r")["said"] == "first"
+
+
+def test_an_answer_counts_from_when_it_was_given() -> None:
+    """H9, H10: a node that keeps the run busy beyond the deadline takes nothing away from it."""
+    asked = threading.Event()
+
+    def slow(state: Any) -> dict[str, Any]:
+        assert asked.wait(LONG)
+        time.sleep(1.2)
+        return {}
+
+    graph = StateGraph({"said": object}, name="late").add_node("src", run=lambda state: {})
+    graph.add_node("ask", run=lambda state: {"said": pause("well?", deadline=1.0, default="none")})
+    graph.add_node("slow", run=slow)
+    graph.add_fanin_node("join", run=lambda state, parallel_results: {"said": parallel_results[0]["said"]})
+    for branch in ("ask", "slow"):
+        graph.add_parallel_edge("src", branch, "join")
+    store = MemoryStore()
+    graph.set_entry_point("src").set_finish_point("join").compile(store=store, max_concurrency=1)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(graph.execute, {}, run_id="r")
+        until(lambda: graph.runs() and graph.get("r").questions)
+        graph.answer("r", "yes")
+        asked.set()
+        assert running.result(LONG)["said"] == "yes"
+
+
+def test_an_answer_retries_no_branch_that_failed(store: Any) -> None:
+    """H10: only its own branch runs again."""
+    proceed = threading.Event()
+    calls: list[str] = []
+
+    def bad(state: Any) -> dict[str, Any]:
+        calls.append("bad")
+        raise ValueError("broken")
+
+    graph = StateGraph({"said": object}, name="failing").add_node("src", run=lambda state: {})
+    graph.add_node("ask", run=lambda state: {"said": pause("well?")}).add_node("bad", run=bad)
+    graph.add_node("slow", run=lambda state: {"x": proceed.wait(LONG)})
+    graph.add_fanin_node("join", run=lambda state, parallel_results: {})
+    for branch in ("ask", "bad", "slow"):
+        graph.add_parallel_edge("src", branch, "join")
+    graph.set_entry_point("src").set_finish_point("join").compile(store=store)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(graph.execute, {}, run_id="r")
+        until(lambda: graph.runs() and graph.get("r").questions and calls)
+        graph.answer("r", "yes")
+        proceed.set()
+        with pytest.raises(ExecutionError, match="broken"):
+            running.result(LONG)
+    assert graph.get("r").status == "failed"
+    assert calls == ["bad"]
+    with pytest.raises(ExecutionError):
+        graph.resume("r")
+    assert calls == ["bad", "bad"]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from limpet import MemoryStore, State, StateGraph
+import pytest
+
+from limpet import MemoryStore, RunPaused, State, StateGraph, pause
 from support.graphs import chain, stored_chain
+from support.posts import post_cancel
 
 
 def test_cancelling_a_cancelled_run_isnt_an_error() -> None:
@@ -33,3 +36,27 @@ def test_a_run_that_is_cancelled_on_its_way_to_an_interrupt_still_stops_there() 
     assert [event["type"] for event in run] == ["cancelled"]
     (event,) = graph.invoke(None, checkpoint=f"{run.id}@1")
     assert (event["type"], ran) == ("interrupt", [])
+
+
+def test_a_request_to_cancel_is_durable_when_it_returns() -> None:
+    """G12, H10: though the caller leaves the run before its next node, or its process crashes."""
+    graph = chain(lambda state: {}, lambda state: {"second": True}).compile(store=MemoryStore())
+    run = graph.stream({}, run_id="r")
+    next(run)
+    graph.cancel("r")
+    run.close()
+    assert graph.recover() == ["r"]
+    assert graph.get("r").status == "cancelled"
+
+
+def test_a_request_that_was_carried_out_does_not_come_again() -> None:
+    """G12, H10: an answer, or a retry, is a newer wish."""
+    store = MemoryStore()
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    post_cancel(store, "r")
+    graph.cancel("r")
+    graph.answer("r", "yes")
+    assert graph.recover() == ["r"]
+    assert graph.get("r").result(0)["said"] == "yes"

@@ -25,6 +25,7 @@ from limpet import (
     pause,
 )
 from support.graphs import Via, chain
+from support.posts import post_cancel
 
 LONG = 30.0
 
@@ -358,3 +359,171 @@ def test_earlier_steps_of_a_completed_run_are_deleted_later(monkeypatch: pytest.
     assert store.read("preserved", first=1).first == 1
     assert looping().state_at("old")["n"] == 40
     assert looping().execute({"n": 0}, run_id="old")["n"] == 40
+
+
+class Hooked(MemoryStore):
+    """Calls a function once, just before a run is claimed."""
+
+    before_claim: Any = None
+
+    def claim(self, *args: Any, **more: Any) -> Any:
+        hook, self.before_claim = self.before_claim, None
+        if hook is not None:
+            hook()
+        return super().claim(*args, **more)
+
+
+@pytest.mark.parametrize("what", ["interrupt", "cancel"])
+def test_a_run_that_stops_just_before_it_is_claimed_is_not_continued(what: str) -> None:
+    """H10, F5: the start meant the run as it was; an approval or a retry was never given."""
+    store = Hooked()
+    published: list[int] = []
+    graph = chain(add, lambda state: published.append(1) or {}).compile(store=store, interrupt_before=["n2"])
+    graph.start({"n": 1}, run_id="r")
+    store.before_claim = (lambda: graph.recover()) if what == "interrupt" else (lambda: graph.cancel("r"))
+    with pytest.raises(RunPaused if what == "interrupt" else RunCancelled):
+        graph.execute({"n": 1}, run_id="r")
+    assert published == []
+
+
+def test_tasks_of_one_event_loop_that_execute_the_same_run_all_get_its_result(store: Any) -> None:
+    """H10, H7: whichever thread opened it; and other work in threads isn't held up."""
+    calls: list[int] = []
+    begun = threading.Event()
+
+    async def slow(state: Any) -> dict[str, Any]:
+        calls.append(1)
+        begun.set()
+        await asyncio.sleep(0.3)
+        return add(state)
+
+    graph = chain(slow, add).compile(store=store)
+
+    async def run_all() -> list[int]:
+        first = asyncio.create_task(graph.aexecute({"n": 1}, run_id="r"))
+        await asyncio.to_thread(begun.wait, LONG)
+        others = [asyncio.create_task(graph.aexecute({"n": 1}, run_id="r")) for _ in range(12)]
+        await asyncio.wait_for(asyncio.to_thread(int), LONG)
+        return [(await each)["n"] for each in (first, *others)]
+
+    assert asyncio.run(run_all()) == [3] * 13
+    assert calls == [1]
+
+
+def test_a_node_that_executes_its_own_run_is_refused(store: Any) -> None:
+    """H10: it would wait for itself."""
+    graph = StateGraph({"n": int}, name="own")
+    graph.add_node("n1", run=lambda state: graph.execute({"n": 1}, run_id="r"))
+    graph.set_entry_point("n1").set_finish_point("n1").compile(store=store)
+    with pytest.raises(ExecutionError, match="held by"):
+        graph.execute({"n": 1}, run_id="r")
+
+
+def test_a_request_to_cancel_that_waits_is_honoured(store: Any) -> None:
+    """H10, G12: a start isn't a wish to continue what was cancelled."""
+    graph = counting(store, [])
+    run = graph.stream({"n": 1}, run_id="r")
+    next(run)
+    post_cancel(run._slot.session.compiled.client.store, "r")  # type: ignore[union-attr]  # it has begun
+    run.close()
+    with pytest.raises(RunCancelled):
+        graph.execute({"n": 1}, run_id="r")
+
+
+def test_callers_that_waited_get_the_failure_and_do_not_retry_it(store: Any) -> None:
+    """H10: of several callers, one has called the node."""
+    calls: list[int] = []
+    begun = threading.Event()
+    proceed = threading.Event()
+
+    def fail(state: Any) -> dict[str, Any]:
+        calls.append(1)
+        begun.set()
+        assert proceed.wait(LONG)
+        raise ValueError("broken")
+
+    graph = chain(fail).compile(store=store)
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(graph.execute, {"n": 1}, run_id="r")
+        assert begun.wait(LONG)
+        others = [pool.submit(graph.execute, {"n": 1}, run_id="r") for _ in range(2)]
+        with pytest.raises(TimeoutError):
+            others[0].result(0.3)
+        proceed.set()
+        for each in (first, *others):
+            with pytest.raises(ExecutionError, match="broken"):
+                each.result(LONG)
+    assert calls == [1]
+
+
+def test_a_store_without_leases_refuses_a_second_start() -> None:
+    """H10, P11: it couldn't keep two callers from executing the run."""
+    kept: dict[str, Any] = {}
+
+    class Own:
+        def save(self, checkpoint: Any) -> None:
+            kept[checkpoint.checkpoint_id] = checkpoint
+
+        def load(self, checkpoint_id: str) -> Any:
+            return kept.get(checkpoint_id)
+
+        def delete(self, checkpoint_id: str) -> None:
+            kept.pop(checkpoint_id, None)
+
+        def list(self, workflow_name: str | None = None) -> list[Any]:
+            return [*kept.values()]
+
+        def cleanup_expired(self, max_age_hours: float = 24) -> int:
+            return 0
+
+    graph = chain(add, lambda state: {"said": pause("well?")}).compile(store=Own())
+    with pytest.raises(RunPaused):
+        graph.execute({"n": 1}, run_id="r")
+    with pytest.raises(RunExists):
+        graph.execute({"n": 1}, run_id="r")
+
+
+def test_sets_and_defaults_do_not_make_another_input(tmp_path: Any) -> None:
+    """H10: the order of a set differs from process to process, a default from call to call."""
+    from dataclasses import dataclass, field
+    from itertools import count
+
+    from limpet.engine.sessions.start import StartRequest, input_digest
+
+    numbers = count()
+
+    @dataclass
+    class Given:
+        names: set[str]
+        number: int = field(default_factory=lambda: next(numbers))
+
+    graph = StateGraph(Given, name="given").add_node("a", run=lambda state: {})
+    plan = graph.set_entry_point("a").set_finish_point("a").compiled().plan
+    names = [f"name{number}" for number in range(50)]
+    forward = input_digest(plan, StartRequest({"names": set(names)}, None, "r"))
+    names.reverse()
+    backward = input_digest(plan, StartRequest({"names": set(names)}, None, "r"))
+    assert forward == backward
+    assert forward != input_digest(plan, StartRequest({"names": frozenset(names)}, None, "r"))
+
+
+def test_what_an_earlier_version_kept_is_not_pruned() -> None:
+    """H10, D10: its summaries don't say what may be deleted; and no completed run is left out."""
+    from limpet.engine.sessions import step_retention
+    from limpet.journal.encoding.codec import encode
+    from limpet.journal.store import COMPLETED, Commit, NewRun
+
+    store = MemoryStore()
+    for number in range(7):
+        run_id = f"r{number}"
+        lease = store.create(NewRun(run_id, "g", [b"1"], holder="me"))
+        assert lease is not None
+        note = encode({"step": 1} if number == 0 else {"step": 1, "prunable": True})
+        assert store.append([Commit(run_id, 1, 1, [b"2", b"3"], 3, COMPLETED, note)]) == [None]
+    runs = step_retention.CompletedRuns(store)
+    page, step_retention.PAGE = step_retention.PAGE, 2
+    try:
+        runs._prune_before(store.clock() + 1)
+    finally:
+        step_retention.PAGE = page
+    assert [store.read(f"r{number}", first=1).first for number in range(7)] == [1, 3, 3, 3, 3, 3, 3]

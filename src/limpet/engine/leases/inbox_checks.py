@@ -7,15 +7,21 @@ now and then, at all runs that are under way: a request to cancel stops a run, a
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from time import time
 from typing import TYPE_CHECKING
 from weakref import ref
 
 from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease
 from limpet.engine.loop.driver_commands import PostsArrived
-from limpet.errors import DamagedRecord, StoreError
+from limpet.engine.loop.run_context import Clocks
+from limpet.engine.loop.taking_in import record_posts
+from limpet.errors import DamagedRecord, LimpetError, StoreError, UsageError
 from limpet.journal.inbox import CANCEL, Posted, read_post
+from limpet.journal.progress import Progress
 from limpet.journal.store import Store
+from limpet.journal.writer import JournalWriter
 
 if TYPE_CHECKING:
     from limpet.engine.leases.lease_client import LeaseClient
@@ -27,18 +33,37 @@ UNREADABLE = ""
 """The kind of a post that can't be read."""
 
 
-def read_inbox(store: Store, run_id: str) -> list[Posted]:
-    """The posts that wait for a run. One that is damaged is taken in without effect, with an error in the log."""
+def read_inbox(store: Store, run_id: str, *, known_only: bool = False) -> list[Posted]:
+    """The posts that wait for a run. One that is damaged is taken in without effect, with an error in the log.
+
+    Raises the error of a value whose class isn't registered here; with `known_only`, the posts before it are given.
+    """
     found = []
     for post in store.inbox(run_id):
         try:
             found.append(read_post(run_id, post))
+        except UsageError:
+            if not known_only:
+                raise
+            break
         except DamagedRecord as damage:
             import logging
 
             logging.getLogger("limpet.run").error("run %s: %s", run_id, damage)
             found.append(Posted(post.number, UNREADABLE, {}))
     return found
+
+
+def take_in_all(
+    store: Store, progress: Progress, writer: JournalWriter, store_clock: Callable[[], float]
+) -> None:
+    """Record all that waits for a run that is at rest, for the next commit. Requests to cancel are withdrawn.
+
+    What this process can't read, since it doesn't know a class, is left to one that executes the run.
+    """
+    clocks = Clocks(now=time, store=store_clock, random=float)
+    posts = read_inbox(store, progress.run_id, known_only=True)
+    writer.takes = record_posts(progress, writer, posts, clocks, stops=True).newest
 
 
 def arrived_posts(store: Store, run_id: str) -> Exception:
@@ -54,8 +79,12 @@ def notice_posts(store: Store, held: HeldLease, newest: int | None = None) -> No
 
     `newest` is the number of the newest post, if it is known.
     """
+    if held.graph is None:
+        return  # the run isn't open yet: opening it takes the posts in
     if newest is None or newest > held.known_posts:
-        posts = read_inbox(store, held.lease.run_id)
+        posts = []
+        with suppress(LimpetError):  # the next commit reports it
+            posts = read_inbox(store, held.lease.run_id)
         held.known_posts = max((post.number for post in posts), default=0)
         if any(post.kind == CANCEL for post in posts):
             held.stop.ask()

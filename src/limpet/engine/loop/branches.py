@@ -242,7 +242,8 @@ class BranchRunner:
                     self._begin_group(command.loop, branch)
             if context.stopping or self.refusal is not None:
                 self._stop_waiting_branches()
-            if len(queued) == 1 and inline and not (self.calling or self.saving or self.sleeping):
+            alone = len(queued) == 1 and not (self.calling or self.saving or self.sleeping)
+            if alone and inline and not self._question_waits:
                 # Nothing else could happen meanwhile, so the driver may call the node in its own thread.
                 branch, ctx = queued.popleft()
                 ready.append((branch, (yield ctx)))

@@ -78,7 +78,8 @@ def record_posts(
                 break
         if post.kind == ANSWER:
             question_id = post.data["question"]
-            problem = _why_dropped(open_questions.pop(question_id, None), post.data["answer"], clocks.store())
+            at = min(post.data["at"], clocks.store())
+            problem = _why_dropped(open_questions.pop(question_id, None), post.data["answer"], at)
             if problem:
                 _log_dropped(root.run_id, question_id, problem)
             else:
@@ -91,11 +92,11 @@ def record_posts(
     return TakenIn(set(answers), asks_to_cancel, newest)
 
 
-def _why_dropped(question: Question | None, answer: Any, now: float) -> str:
+def _why_dropped(question: Question | None, answer: Any, at: float) -> str:
     """Why an answer has no effect, or an empty str: it came too late, or doesn't fit the question."""
     if question is None:
         return "the question isn't open any more"
-    if question.deadline is not None and question.deadline <= now:
+    if question.deadline is not None and question.deadline <= at:
         return "its deadline has passed"
     try:
         check_answer(question, answer)

@@ -136,8 +136,9 @@ def read_answer(answer: Any, schema: Any) -> Any:
 class ResumeInput(NamedTuple):
     """What a resume brings: answers to open questions, updates of the state, settings.
 
-    `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing. `asked` are
-    the questions that were open at the checkpoint that the caller named: only these can be answered. None means
+    `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing. `is_start`
+    says that a start meant this run, as it was when the caller looked. Neither withdraws a request to cancel. `asked`
+    are the questions that were open at the checkpoint that the caller named: only these can be answered. None means
     those that are open now.
     """
 
@@ -147,6 +148,7 @@ class ResumeInput(NamedTuple):
     config: Mapping[str, Any] | None = None
     timed: bool = False
     asked: frozenset[str] | None = None
+    is_start: bool = False
 
     @classmethod
     def with_response(cls, value: Any, response: Any, answers: Any, update: Any, config: Any) -> ResumeInput:

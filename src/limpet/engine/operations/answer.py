@@ -7,6 +7,7 @@ from time import time
 from typing import Any
 
 from limpet.durations import patience_of
+from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
@@ -47,10 +48,12 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     with holding as held:
         tail = held.read()
         progress, weight = _read(tail, point)
+        writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
+        if tail.head.posted > tail.head.taken:
+            take_in_all(client.store, progress, writer, held.now)  # what was posted came first
         answers = _answers(client, progress, point, given, held.now())
         overdue = progress.expired_questions(held.now())
         progress.count_crashes(held.crashes)
-        writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
         writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
         # Due at once, or when the next timer is: that is when a supervisor finds the run.
         due = progress.due() or 0.0
@@ -83,7 +86,7 @@ def _answers(
 
 def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
     """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
-    posts = [answer_post(run_id, *each) for each in answers.items()]
+    posts = [answer_post(run_id, *each, client.now()) for each in answers.items()]
     sent = [client.store.post(run_id, post.key, post.body) for post in posts]
     held_here = held_in_this_process(client.store, run_id)
     if held_here is not None:

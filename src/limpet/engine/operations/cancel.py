@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 from time import time
 
+from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process
 from limpet.engine.loop.run_lifecycle import CANCEL, next_status
 from limpet.engine.sessions.compiled_graph import check_own
-from limpet.errors import AlreadyCompleted, Conflict, UsageError
+from limpet.errors import AlreadyCompleted, Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import cancel_post
@@ -24,12 +25,16 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
     posted, and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
     `UsageError` for a run that has ended.
     """
-    held_here = client.held.get(run_id) or held_in_this_process(client.store, run_id)
-    if held_here is not None:
+    held_here = held_in_this_process(client.store, run_id)
+    if held_here is not None and held_here.graph is not None:
         if plan is not None:
-            # Where a session runs, the store isn't asked: it may be what the run waits for.
-            check_own(plan, run_id, held_here.graph or client.head(run_id).graph)
+            check_own(plan, run_id, held_here.graph)
+        # Asked first: the run may be waiting for its store. Posted as well, because it may be about to pause, or its
+        # process to crash: then the process that resumes it takes the request in.
         held_here.stop.ask()
+        if client.store.abilities.takes_part:
+            with suppress(StoreUnavailable, RunNotFound):
+                _post_cancel(client, run_id)
         return
     head = client.head(run_id)
     if plan is not None:
@@ -41,21 +46,28 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
         holding = client.holding(run_id)
     except Conflict:
         # Another process executes the run. It takes the request in when it next saves, or looks at what was posted.
-        request = cancel_post(run_id, new_id())
-        with suppress(AlreadyCompleted):
-            client.store.post(run_id, request.key, request.body)
+        _post_cancel(client, run_id)
         return
     # Not inside the `try`: a conflict here means that this process lost the lease, which no post makes good.
     with holding as held:
-        _mark_cancelled(held, run_id)
+        _mark_cancelled(client, held, run_id)
 
 
-def _mark_cancelled(held: HeldRun, run_id: str) -> None:
+def _post_cancel(client: LeaseClient, run_id: str) -> None:
+    request = cancel_post(run_id, new_id())
+    with suppress(AlreadyCompleted):
+        client.store.post(run_id, request.key, request.body)
+
+
+def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> None:
     tail = ViewedTail(*held.read())
     _refuse_ended(tail.head)
     progress = read_progress(tail)
     progress.crashes = held.crashes
     writer = JournalWriter(run_id, held.fence, tail.head.sequence)
+    if tail.head.posted > tail.head.taken:
+        # Also what was asked before: it must not cancel the run a second time, once it is resumed.
+        take_in_all(client.store, progress, writer, held.now)
     status = next_status(tail.head.status, CANCEL)
     writer.add_move(progress, {"status": status, "reason": "cancelled"}, time())
     held.commit(writer.commit(status, summary(progress), ignores_posts=True))

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from time import time
 from typing import Any
 
-from limpet.engine.leases.inbox_checks import read_inbox
+from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
-from limpet.engine.loop.run_context import Clocks
 from limpet.engine.loop.run_lifecycle import RESUME, next_status
-from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import check_update
 from limpet.engine.sessions.compatibility import refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -71,9 +69,7 @@ def _make_due(
     progress.crashes = held.crashes
     writer = JournalWriter(head.run_id, held.fence, head.sequence, weight)
     if head.posted > head.taken:
-        clocks = Clocks(now=time, store=held.now, random=float)
-        posts = read_inbox(client.store, head.run_id)
-        writer.takes = record_posts(progress, writer, posts, clocks, stops=True).newest
+        take_in_all(client.store, progress, writer, held.now)
     at = time()
     writer.add_move(progress, _changes(progress), at)
     if update and compiled is not None:

@@ -98,6 +98,8 @@ def resume(
         refuse_completed(known)
     with client.holding(run_id, wait, known) as held:
         tail = held.read()
+        if given.is_start and (tail.head.status, tail.head.sequence) != (known.status, known.sequence):
+            raise Conflict(run_id, "it has changed since it was looked at")
         reopened = _reopen(compiled, tail, held, given, point, limits)
         progress = reopened.progress
         compiled = compiled.for_run(progress.meta.get("settings"))
@@ -115,7 +117,7 @@ def resume(
         options = SessionOptions(stream, not is_start, tail.first, max_sleep, on_trial, limits is not None)
         session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
-    if given.timed and cancel_requested:
+    if cancel_requested and (given.timed or given.is_start):
         # No user has resumed it since the request to cancel, so the request still holds.
         session.stop.ask()
     if is_start:
@@ -324,18 +326,18 @@ def _take_in(
     """Take in what was posted to a run before it is resumed. Returns whether it is to be cancelled.
 
     A user who resumes wants the run to run: that withdraws a request to cancel which the last holder didn't carry out
-    before it crashed. A supervisor leaves the request to the loop. Raises `Conflict` for a supervisor's resume of a
-    run that has nothing to do: what was posted isn't what it waits for.
+    before it crashed. A supervisor, or a start that means the run, leaves the request to the loop. Raises `Conflict`
+    for a supervisor's resume of a run that has nothing to do: what was posted isn't what it waits for.
     """
     if head.posted <= head.taken:
         return False
     progress = reopened.progress
     writer = reopened.writer
     clocks = Clocks(now=time, store=held.now, random=float)
-    taken = record_posts(
-        progress, writer, read_inbox(client.store, progress.run_id), clocks, stops=not given.timed
-    )
-    if not given.timed:
+    withdraws = not (given.timed or given.is_start)
+    posts = read_inbox(client.store, progress.run_id)
+    taken = record_posts(progress, writer, posts, clocks, stops=withdraws)
+    if withdraws:
         writer.takes = taken.newest
     if given.timed and progress.status == PAUSED and not taken.asks_to_cancel:
         due = progress.due()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from time import time
@@ -44,12 +44,13 @@ class StartRequest(NamedTuple):
 
 
 class HeldElsewhere(Exception):
-    """Another process executes the run. A caller that streams it follows it there, and then opens it again."""
+    """Another process executes the run. The caller waits for it, or follows it there, and then opens it again."""
 
-    def __init__(self, client: LeaseClient, run_id: str, secrets: frozenset[str]) -> None:
+    def __init__(self, client: LeaseClient, run_id: str, secrets: frozenset[str], stream: bool) -> None:
         self.client = client
         self.run_id = run_id
         self.secrets = secrets
+        self.stream = stream
         super().__init__(f"another process executes run {run_id!r}")
 
 
@@ -74,12 +75,11 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
     return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
 
 
-def start_or_open(
-    compiled: CompiledGraph, request: StartRequest, stream: bool, has_gone: Callable[[], bool]
-) -> Session:
+def start_or_open(compiled: CompiledGraph, request: StartRequest, stream: bool, has_waited: bool) -> Session:
     """Create a run and open it, or open the run that this same start has created before.
 
-    `has_gone` says that the caller no longer waits. Raises what `start` and `open_existing` raise.
+    `has_waited` says that the caller has waited for another process that executed it. Raises what `start` and
+    `open_existing` raise.
     """
     while True:
         with suppress(RunExists):
@@ -87,7 +87,7 @@ def start_or_open(
         from limpet.engine.sessions.existing import open_existing
 
         with suppress(RunNotFound):  # it was deleted meanwhile
-            return open_existing(compiled, request, stream, has_gone)
+            return open_existing(compiled, request, stream, has_waited)
 
 
 def enqueue_or_find(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
@@ -169,18 +169,28 @@ def _new_metadata(compiled: CompiledGraph, request: StartRequest, state: Mapping
     metadata = run_metadata(compiled, request.tags)
     if request.named:
         try:
-            metadata["input"] = _digest(state)
+            metadata["input"] = _digest(_given(request, state))
         except UnstorableValue as problem:
             raise hide_secret_path(problem, compiled.plan.secrets) from None
     return metadata
 
 
 def input_digest(plan: Plan, request: StartRequest) -> str:
-    """A digest of the state that a run is started with: equal for equal inputs, whatever the order of their keys.
+    """A digest of what a run is started with: equal for equal inputs, whatever the order of their keys.
 
     Raises `UnstorableValue`, `UsageError`.
     """
-    return _digest(_initial_progress(plan, request).state)
+    return _digest(_given(request, _initial_progress(plan, request).state))
+
+
+def _given(request: StartRequest, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The input as the caller gave it; or the state that an instance of the schema's class leads to.
+
+    Defaults of the schema aren't part of a dict that was given: they may differ from call to call.
+    """
+    if request.input is None:
+        return {}
+    return request.input if isinstance(request.input, Mapping) else state
 
 
 def _digest(state: Mapping[str, Any]) -> str:
@@ -193,6 +203,8 @@ def _without_order(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = [[encode(key), _without_order(each)] for key, each in value.items()]
         return ["dict", sorted(items, key=lambda item: item[0])]
+    if type(value) in (set, frozenset):
+        return [type(value).__name__, sorted(encode(each) for each in value)]
     if type(value) in (list, tuple):
         return [type(value).__name__, [_without_order(each) for each in value]]
     return value

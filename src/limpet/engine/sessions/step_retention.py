@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from limpet.defaults import CLEANUP_INTERVAL
 from limpet.errors import RunNotFound
-from limpet.journal.record_shapes import is_preserved
+from limpet.journal.record_shapes import is_prunable
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, Commit, Store
 from limpet.threads.workers import JobQueue
@@ -26,8 +26,8 @@ PRUNE_GRACE = 60.0
 PRUNE_INTERVAL = 60.0
 """Seconds until old steps of completed runs are looked for again."""
 
-MAX_PRUNED_AT_ONCE = 1000
-"""How many completed runs are looked at, the newest first, each time."""
+PAGE = 1000
+"""How many completed runs are asked for at once."""
 
 SHORTEST_CLEANUP_INTERVAL = 60.0
 """Seconds, at least, until old runs of a graph are looked for again. At most it is `CLEANUP_INTERVAL`."""
@@ -84,7 +84,7 @@ class CompletedRuns:
 
     This happens in the background, some time after a run completed, so that a process that follows it can still read
     them. A process that completes a run looks for all that completed before, since the processes that executed them
-    may have ended. Runs with `preserve=True` say so in their summaries.
+    may have ended. Runs of which only the result is kept say so in their summaries.
     """
 
     __slots__ = ("_lock", "_next", "_seen", "_store")
@@ -116,13 +116,13 @@ class CompletedRuns:
             )
 
     def _prune_before(self, until: float) -> None:
-        which = RunFilter(
-            statuses=(COMPLETED,), updated_since=self._seen, updated_before=until, limit=MAX_PRUNED_AT_ONCE
-        )
-        for head in self._store.list(which):
-            if head.snapshot > 1 and not is_preserved(head.note):
-                with suppress(RunNotFound):
-                    self._store.prune(head.run_id, head.snapshot)
+        which = RunFilter(statuses=(COMPLETED,), updated_since=self._seen, updated_before=until, limit=PAGE)
+        while page := self._store.list(which):
+            for head in page:
+                if head.snapshot > 1 and is_prunable(head.note):
+                    with suppress(RunNotFound):
+                        self._store.prune(head.run_id, head.snapshot)
+            which = which._replace(after=page[-1].cursor)
         self._seen = until
 
 

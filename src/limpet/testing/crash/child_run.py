@@ -100,11 +100,11 @@ class WatchedGraph(GraphMethods[State]):
 
     def _prepare(self, *args: Any, **kwargs: Any) -> tuple[str, OpenSession]:
         run_id, open_session = super()._prepare(*args, **kwargs)
-        return run_id, lambda has_gone: self.process.watch(open_session(has_gone))
+        return run_id, lambda has_waited: self.process.watch(open_session(has_waited))
 
     def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
         open_session = super()._resuming(run_id, given, wait)
-        return lambda has_gone: self.process.watch(open_session(has_gone))
+        return lambda has_waited: self.process.watch(open_session(has_waited))
 
 
 def _run(
