@@ -447,7 +447,7 @@ def test_a_waiting_claim_is_woken_when_the_run_is_free(monkeypatch: pytest.Monke
     """P8: by the store, where it can tell; also where it is wrapped in another."""
     from limpet.stores.composite.tiered import TieredStore
 
-    monkeypatch.setattr("limpet.engine.leases.change_waiter.LONGEST_RECHECK", 1000.0)
+    monkeypatch.setattr("limpet.engine.leases.lease_client.LONGEST_RECHECK", 1000.0)
     for store in (MemoryStore(), TieredStore(MemoryStore(), MemoryStore())):
         lease = store.create(NewRun("r", "g", [b"1"], holder="other", ttl=1000.0))
         assert lease is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import time
+from time import sleep, time
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -17,7 +17,7 @@ from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease
 from limpet.engine.loop.driver_commands import PostsArrived
 from limpet.engine.loop.run_context import Clocks
 from limpet.engine.loop.taking_in import record_posts
-from limpet.errors import DamagedRecord, LimpetError, StoreError, UsageError
+from limpet.errors import DamagedRecord, LimpetError, StoreError, StoreUnavailable, UsageError
 from limpet.journal.inbox import CANCEL, Posted, read_post
 from limpet.journal.progress import Progress
 from limpet.journal.store import Store
@@ -66,12 +66,18 @@ def take_in_all(
     writer.takes = record_posts(progress, writer, posts, clocks, stops=True).newest
 
 
-def arrived_posts(store: Store, run_id: str) -> Exception:
-    """What the loop gets where posts wait: the posts; or why they can't be read."""
-    try:
-        return PostsArrived(read_inbox(store, run_id))
-    except StoreError as problem:
-        return problem
+def arrived_posts(store: Store, run_id: str, may_wait: Callable[[], bool]) -> Exception:
+    """What the loop gets where posts wait: the posts; or why they can't be read.
+
+    While it `may_wait`, a store that can't be reached is asked again.
+    """
+    while True:
+        try:
+            return PostsArrived(read_inbox(store, run_id))
+        except LimpetError as problem:
+            if not (isinstance(problem, StoreUnavailable) and may_wait()):
+                return problem
+            sleep(CHECK_INTERVAL)
 
 
 def notice_posts(store: Store, held: HeldLease, newest: int | None = None) -> None:

@@ -11,19 +11,28 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from time import monotonic, time
+from time import monotonic, sleep, time
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from limpet.defaults import LEASE
-from limpet.engine.leases.change_waiter import ChangeWaiter
 from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.held_lease import HeldLease, renewals
 from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound, StoreError
+from limpet.journal.optional_calls import Notifying, provides
 from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail
 from limpet.threads.workers import JobQueue
+
+FIRST_RECHECK = 0.02
+"""Seconds until a store is read again the first time, while waiting for a change in it."""
+
+CHANGE_RECHECK = 0.1
+"""Seconds, at most, between two reads of a store that reports its changes."""
+
+LONGEST_RECHECK = 0.5
+"""Seconds, at most, between two reads of a store while waiting for a change in it."""
 
 
 class HeldRun:
@@ -70,6 +79,38 @@ class HeldRun:
         """Hold the run beyond the `with` block. The caller releases the lease from now on."""
         self.must_release = False
         return self.lease
+
+
+class ChangeWaiter:
+    """Waits until it is worth reading a store again, for `seconds` in all.
+
+    A store that reports its changes wakes the waiter. But no store reports that a lease expired or that its holder
+    died, so the waiter also returns at intervals. And it doesn't return right after every change: in a busy
+    store most changes are of other runs.
+    """
+
+    def __init__(self, store: Store, seconds: float) -> None:
+        self._deadline = monotonic() + seconds
+        self._pause = FIRST_RECHECK
+        self._notifying: Notifying | None = None
+        if seconds > 0 and store.abilities.notifies and provides(store, Notifying):
+            self._notifying = store
+            # From here on the store remembers changes for this thread, so that none is missed before `wait`.
+            store.wait_for_change(0.0)
+
+    def wait(self) -> bool:
+        """Wait until it is worth reading again; False, at once, when the time is over."""
+        began = monotonic()
+        if began >= self._deadline:
+            return False
+        remaining = self._deadline - began
+        if self._notifying is None:
+            sleep(min(self._pause, remaining))
+        elif self._notifying.wait_for_change(min(LONGEST_RECHECK, remaining)):
+            earliest = began + min(self._pause, CHANGE_RECHECK)
+            sleep(max(0.0, min(earliest, self._deadline) - monotonic()))
+        self._pause = min(self._pause * 1.5, LONGEST_RECHECK)
+        return True
 
 
 class LeaseClient:

@@ -209,20 +209,13 @@ class Session:
         if self.compiled.on_save_error == "wait":
             remaining = self._wait_for_store(commit, refusal)
         if isinstance(remaining, PostsWaiting):
-            return self._read_posts()
+            self.stop.has_posts = False
+            waits = self.compiled.on_save_error == "wait"
+            store = self.compiled.need_client("save").store
+            return arrived_posts(store, self.id, lambda: waits and not self.stop.asked)
         if remaining is not None and self.compiled.on_save_error == "continue":
             return self._continue_unsaved(commit, remaining)
         return remaining
-
-    def _read_posts(self) -> Exception:
-        """The posts that wait, for the loop; or why they can't be read."""
-        self.stop.has_posts = False
-        store = self.compiled.need_client("save").store
-        found = arrived_posts(store, self.id)
-        while self.compiled.on_save_error == "wait" and _may_succeed_later(found) and not self.stop.asked:
-            sleep(LONGEST_SAVE_RETRY)
-            found = arrived_posts(store, self.id)
-        return found
 
     def finish_commit(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop gets for a commit: the refusal, or the reference if a checkpointer keeps the run.
