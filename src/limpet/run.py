@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from limpet.engine.following.elsewhere import Elsewhere
 
 OpenSession = Callable[[bool], Session]
-"""Opens a run. It is told whether the caller has waited for another process that executed the run."""
+"""Opens a run. Its argument says whether the caller has waited for another process that executed the run."""
 S = TypeVar("S", bound=State)
 
 DEGRADED = "degraded"
