@@ -816,7 +816,7 @@ def test_a_damaged_record_is_named_and_nothing_runs() -> None:
 def test_a_run_that_completed_is_not_resumed(store: Any, via: Via) -> None:
     """D7: kept or not."""
     for kept in (True, False):
-        made = flow(store, Calls(), keep_result=kept)
+        made = flow(store, Calls(), preserve=False, keep_result=kept)
         final = made.execute()
         assert (final.checkpoint_id is not None) is kept
         for id in (final.run_id, f"{final.run_id}@3"):
