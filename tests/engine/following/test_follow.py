@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, RunNotFound, Runs, StateGraph, open_store
+from limpet import END, MemoryStore, RunNotFound, Runs, StateGraph, open_store
 from limpet.engine.following import event_feed, watcher, window
 from limpet.handle import RunHandle
 from limpet.journal.store import Tail
@@ -338,3 +339,16 @@ def test_many_async_waiters_hold_no_threads() -> None:
         return most
 
     assert asyncio.run(main()) < 60
+
+
+@pytest.mark.parametrize(("size", "steps"), [(9_000_000, 1), (1_500_000, 5), (100_000, 60)])
+def test_large_events_are_given_as_any_others(size: int, steps: int) -> None:
+    """H10, H12: also more of them at once than a window has room for."""
+    graph = StateGraph({"n": int, "blob": bytes}, name="large")
+    graph.add_node("fill", run=lambda state: {"n": state["n"] + 1, "blob": os.urandom(size)})
+    graph.add_conditional_edges("fill", lambda state: state["n"] < steps, {True: "fill", False: END})
+    graph.set_entry_point("fill").compile(store=MemoryStore(), preserve=True)
+    graph.execute({"n": 0}, run_id="r")
+    events = list(graph.get("r").events())
+    assert [event["type"] for event in events] == ["start", *["step"] * steps, "complete"]
+    assert len(events[-2]["update"]["blob"]) == size

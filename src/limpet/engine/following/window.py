@@ -17,7 +17,7 @@ from limpet.journal.store import ENDED, RunHead
 
 MAX_WINDOW = 4096
 MAX_WINDOW_BYTES = 4_000_000
-"""How many events are kept for followers that haven't taken them yet."""
+"""How many events are kept for followers that haven't taken them yet, besides those that were read last."""
 
 
 class Member:
@@ -94,9 +94,10 @@ class Window:
             self._is_in_doubt = True
             batch = self._feed.read()
             with self._lock:
+                # Before the new entries: they stay until they can be taken, however large they are.
+                self._trim()
                 self._entries.extend(batch.entries)
                 self.head = None if batch.has_more else batch.head
-                self._trim()
             self.reads += 1
             self._is_in_doubt = False
             return batch.has_more
