@@ -197,7 +197,9 @@ def step_saved(loop: NodeLoop, *, reported: bool = False) -> None:
     if on_checkpoint is not None and not loop.nested and loop.checkpointed != root.iterations:
         loop.checkpointed = root.iterations
         on_checkpoint()
-    loop.state._saved = root.checkpoint_id
+    loop.state._saved = f"{root.run_id}@{root.step}"
+    if loop.context.has_answers:
+        loop.state._saved = root.checkpoint_id
     if not reported:
         loop.reporter.notify(events.CHECKPOINT_SAVE, node=loop.progress.made_by, step=root.step)
 

@@ -91,12 +91,14 @@ class RunContext:
 
     `stopping` says that the run was asked to stop: nothing new begins. `cancel_requested` says that a post asks for
     it. `save_error` is why the last save failed, where a tolerant run continues without it. `summary_is_old` says
-    that a question was asked or answered since the run's summary was last stored.
+    that a question was asked or answered since the run's summary was last stored. `has_answers` says that a question
+    was answered, or withdrawn, in this process or in the step where it began: then checkpoints have longer ids.
     """
 
     __slots__ = (
         "cancel_requested",
         "clocks",
+        "has_answers",
         "journal_lock",
         "limits",
         "reporting",
@@ -134,6 +136,7 @@ class RunContext:
         self.stopping = False
         self.cancel_requested = False
         self.summary_is_old = False
+        self.has_answers = root.closed_questions() > 0
         self.save_error: Exception | None = None
 
     def tolerates(self, refusal: Exception) -> bool:

@@ -44,6 +44,7 @@ def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False
     taken = record_posts(context.root, writer, posts, context.clocks, stops=stops)
     context.cancel_requested = context.cancel_requested or (taken.asks_to_cancel and not stops)
     context.summary_is_old = context.summary_is_old or bool(taken.answered)
+    context.has_answers = context.has_answers or bool(taken.answered)
     return taken
 
 
