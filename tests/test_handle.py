@@ -238,7 +238,7 @@ graph.compile(store=sys.argv[1], preserve=True)
 if len(sys.argv) == 2:
     graph.invoke({}, run_id="r").wait()
 else:
-    graph.recover()
+    graph.recover() if sys.argv[2] == "recover" else graph.resume("r")
     print(graph.get("r").result(1))
 """
 
@@ -277,9 +277,21 @@ def test_a_run_whose_graph_and_classes_are_unknown_can_be_looked_at_and_answered
         with pytest.raises(UsageError, match=r"shop\.Order"):
             call()
     handle.answer("card")
-    assert shop(url, "recover").strip() == (
+    found = handle.verify()
+    assert (found.ok, found.restorable, found.steps) == (True, True, [0, 1])
+    assert found.remarks == ("class 'shop.Order' is unknown here: the run can't be resumed in this process",)
+    assert "make" in graph.draw("text", run_id="r")
+    copy = f"sqlite:///{tmp_path}/copy.db"
+    handle.export(tmp_path / "r.run")
+    Runs(copy).import_(tmp_path / "r.run", "other")
+    Runs(copy).get("other").export(tmp_path / "other.run")
+    Runs(copy).import_(tmp_path / "other.run", "r")
+    assert Runs(copy).state("r") == handle.state
+    done = (
         "State({'order': Order(number=4), 'all': [Order(number=2), {Order(number=3): 'x'}], 'said': 'card'})"
     )
+    assert shop(url, "recover").strip() == done
+    assert shop(copy, "resume").strip() == done
 
 
 def test_an_unknown_value_is_stored_again_exactly_as_it_was(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from limpet import (
 from limpet.journal.encoding import codec
 from limpet.journal.encoding.user_types import TypeRegistry
 from limpet.journal.store import Store, Tail
+from support.damage import flipped
 from support.graphs import chain, count
 from support.redis_servers import redis_server
 
@@ -310,10 +311,10 @@ class Kelp(NamedTuple):
     height: int
 
 
-def test_a_state_with_a_class_that_is_not_registered_cannot_be_restored(
+def test_a_class_that_is_not_registered_is_a_remark_and_no_damage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """H5: the record is intact, and the report names the class."""
+    """H5: what can be checked without the class is, and the report names it. So is a class that can't be restored."""
     registry = TypeRegistry()
     monkeypatch.setattr(codec, "TYPES", registry)
     registry.register(Kelp, name="Kelp")
@@ -323,6 +324,19 @@ def test_a_state_with_a_class_that_is_not_registered_cannot_be_restored(
     assert graph.verify("r").restorable
     monkeypatch.setattr(codec, "TYPES", TypeRegistry())
     found = graph.verify("r")
-    assert (found.ok, found.restorable) == (False, False)
-    assert found.steps == [], "of step 0, more may be missing"
-    assert "Kelp" in str(found)
+    remark = "class 'Kelp' is unknown here: the run can't be resumed in this process"
+    assert (found.ok, found.restorable, found.steps) == (True, True, [0, 1])
+    assert found.remarks == (remark,)
+    assert f"intact\n  records: 2, {found.size} bytes\n  {remark}\n" in str(found)
+    records = records_of(store, "r")
+    whole = records[1]
+    records[1] = flipped(whole, len(whole) - 1, 1)
+    found = graph.verify("r")
+    assert ([damage.sequence for damage in found.damaged], found.steps) == ([2], [])
+    records[1] = whole
+    changed = TypeRegistry()
+    changed.register(Kelp, name="Kelp", to=tuple, restore=lambda stored: stored["length"])
+    monkeypatch.setattr(codec, "TYPES", changed)
+    found = graph.verify("r")
+    assert (found.ok, found.restorable) == (True, True)
+    assert "a stored 'Kelp' can't be restored: KeyError: 'length'" in found.remarks[0]

@@ -19,7 +19,7 @@ from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
 from limpet.graphs.workflow.stored_shape import check_workflows
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.progress import PATH_KEPT, Progress
-from limpet.journal.reader import apply_checked, read_records
+from limpet.journal.reader import ViewedTail, apply_checked, read_records
 from limpet.journal.records import NESTED, SNAPSHOT, STEP
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Tail
 from limpet.journal.waits import FAILED_PHASE
@@ -107,7 +107,7 @@ def marks_of_stored_run(plan: Plan, tail: Tail) -> RunMarks:
         return RunMarks(head.run_id, head.status, {END: Mark("done")}, note=note)
     progress = Progress(head.run_id, "", "", "", {})
     history = _BranchHistory(plan)
-    for number, record in read_records(tail):
+    for number, record in read_records(ViewedTail(*tail)):
         is_branch_step = record[0] == NESTED and record[5][0] == STEP
         step_before = progress.step
         if record[0] == STEP:

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.journal.encoding.codec import EMPTY_DICT, EMPTY_LIST, encode, join_encoded
+from limpet.journal.encoding.codec import encode
+
+EMPTY_LIST = b"\x90"
+EMPTY_DICT = b"\x80"
+LIST_OF_FOUR = b"\x94"
+"""The encodings of an empty list and an empty dict, and how that of a list of four items begins."""
 
 
 class Delta:
@@ -43,8 +48,9 @@ class Delta:
         if not (self.appends or self.merges or self.deletes):
             return encode(self.sets)
         # Each part is encoded by itself, so that the path in a refusal begins with the state's key.
-        return join_encoded(
+        return b"".join(
             [
+                LIST_OF_FOUR,
                 encode(self.sets) if self.sets else EMPTY_DICT,
                 encode(self.appends) if self.appends else EMPTY_DICT,
                 encode(self.merges) if self.merges else EMPTY_DICT,

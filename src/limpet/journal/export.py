@@ -22,10 +22,10 @@ from typing import NamedTuple, Self
 
 from limpet.defaults import MAX_IMPORT_RATIO, MAX_IMPORTED
 from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat
-from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.codec import decode, decode_as_stored, encode
 from limpet.journal.encoding.envelope import Envelope, max_unpacked
 from limpet.journal.progress import Progress
-from limpet.journal.reader import history, read_progress, read_records
+from limpet.journal.reader import StoredTail, ViewedTail, history, read_progress, read_records
 from limpet.journal.record_shapes import decode_records
 from limpet.journal.records import SNAPSHOT, bundle
 from limpet.journal.store import COMPLETED, STATUSES, NewRun, RunHead, Tail
@@ -53,7 +53,10 @@ class ExportedRun(NamedTuple):
 
     @classmethod
     def from_tail(cls, tail: Tail) -> Self:
-        """All that a store has of a run. Raises `DamagedRecord`: a damaged run isn't exported."""
+        """All that a store has of a run. Raises `DamagedRecord`: a damaged run isn't exported.
+
+        The classes of its values needn't be known here: they are copied as they are stored.
+        """
         head = tail.head
         bodies = _bodies_from_snapshot(tail) if head.snapshot else []
         envelope = Envelope(head.run_id)
@@ -156,6 +159,7 @@ def read_new_run(run: NewRun) -> Progress | None:
     """How far a run to be created has come, by all of its records; None for a completed run without records.
 
     Raises `DamagedRecord` for anything that would be damage in a store: nothing that reads runs may meet it later.
+    Values of classes that aren't known here are `UnknownValue`s.
     """
     count = len(run.records)
     head = RunHead(run.run_id, run.graph, run.status, count, min(count, 1), 1, 0.0, 0.0, note=run.note)
@@ -163,7 +167,7 @@ def read_new_run(run: NewRun) -> Progress | None:
     if not count and run.status != COMPLETED:
         raise DamagedRecord(run.run_id, 1, f"it is missing, as all records are, and the run is {run.status}")
     if count:
-        tail = Tail(head, 1, list(run.records))
+        tail = ViewedTail(head, 1, list(run.records))
         history(tail)
         progress = read_progress(tail)
         if progress.run_id != run.run_id:
@@ -177,10 +181,10 @@ def read_new_run(run: NewRun) -> Progress | None:
 
 def _bodies_from_snapshot(tail: Tail) -> list[bytes]:
     """The bodies of the records from the first snapshot on."""
-    snapshots = (number for number, record in read_records(tail) if record[0] == SNAPSHOT)
+    snapshots = (number for number, record in read_records(StoredTail(*tail)) if record[0] == SNAPSHOT)
     first = next(snapshots, tail.first)
     records = tail.records[first - tail.first :]
-    read_progress(Tail(tail.head, first, records))  # raises if the run couldn't be resumed from them
+    read_progress(StoredTail(tail.head, first, records))  # raises if the run couldn't be resumed from them
     envelope = Envelope(tail.head.run_id)
     return [envelope.open(number, data) for number, data in enumerate(records, first)]
 
@@ -188,7 +192,7 @@ def _bodies_from_snapshot(tail: Tail) -> list[bytes]:
 def _with_run_id(old_id: str, number: int, body: bytes, run_id: str) -> bytes:
     """The same record for a run of another id. Only snapshots hold the id of their run."""
     try:
-        records = decode_records(body)
+        records = decode_records(body, decode_as_stored)
     except LimpetError:
         raise
     except ValueError as problem:

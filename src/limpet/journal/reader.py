@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from limpet.errors import DamagedRecord, LimpetError, UsageError
 from limpet.journal.delta import read_delta
-from limpet.journal.encoding.codec import decode, decode_for_viewing
+from limpet.journal.encoding.codec import decode, decode_as_stored, decode_for_viewing
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.progress import Progress
 from limpet.journal.record_shapes import decode_records
@@ -56,6 +56,12 @@ class Point(NamedTuple):
 
 class ViewedTail(Tail):
     """A tail that is only looked at: its values of classes that aren't known here are read as `UnknownValue`s."""
+
+    __slots__ = ()
+
+
+class StoredTail(Tail):
+    """A tail that is only checked and copied: all its values of registered classes are read as `UnknownValue`s."""
 
     __slots__ = ()
 
@@ -308,15 +314,21 @@ def read_records(tail: Tail) -> Iterator[tuple[int, list[Any]]]:
         yield number, record
 
 
-def read_records_or_damage(tail: Tail) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
-    """The same, with a `DamagedRecord` in the place of a record that is damaged."""
+def read_records_or_damage(
+    tail: Tail, decoding: Callable[[bytes], Any] | None = None
+) -> Iterator[tuple[int, list[Any] | DamagedRecord]]:
+    """The same, with a `DamagedRecord` in the place of a record that is damaged.
+
+    How values are decoded depends on the kind of tail, unless it is said.
+    """
     if not tail.records and tail.head.status == COMPLETED and not tail.head.snapshot:
         raise UsageError(
             f"the journal of run {tail.head.run_id!r} was deleted when it completed; "
             "keep_result=True, the default, keeps it"
         )
     envelope = Envelope(tail.head.run_id)
-    decoding = decode_for_viewing if isinstance(tail, ViewedTail) else decode
+    if decoding is None:
+        decoding = _DECODING.get(type(tail), decode)
     for number, data in enumerate(tail.records, tail.first):
         try:
             records = decode_records(envelope.open(number, data), decoding)
@@ -371,3 +383,9 @@ def _keys(record: list[Any], progress: Progress) -> list[str]:
     if record[0] == SNAPSHOT and progress.step != record[1]:
         return list(record[5])
     return []
+
+
+_DECODING: dict[type[Tail], Callable[[bytes], Any]] = {
+    ViewedTail: decode_for_viewing,
+    StoredTail: decode_as_stored,
+}

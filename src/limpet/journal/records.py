@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from limpet.journal.delta import read_delta
-from limpet.journal.encoding.codec import append_encoded, encode, join_many_encoded
+from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.snapshots import RETOLD, restore_snapshot, snapshot_fields
@@ -148,3 +148,24 @@ def _apply_nested(root: Progress, path: list[Key], began: float, record: list[An
 
 
 _BUNDLE_KIND = encode(BUNDLE)
+
+
+# A delta is encoded before its record, so that a refusal names the path within the state.
+# These functions put such parts into a record without decoding and encoding them again: a MessagePack array is
+# a head with the number of items, and then the items.
+
+_SHORT_ARRAY = 0x90
+_MAX_SHORT_ITEMS = 15
+_SHORT_HEADS = [bytes((_SHORT_ARRAY + count,)) for count in range(_MAX_SHORT_ITEMS + 1)]
+
+
+def join_many_encoded(first: bytes, others: Sequence[bytes]) -> bytes:
+    """The encoding of a list of any length, from the encodings of its first and its other items."""
+    count = len(others) + 1
+    return b"".join([b"\xdd", count.to_bytes(4, "big"), first, *others])
+
+
+def append_encoded(array: bytes, item: bytes) -> bytes:
+    """The encoding of a list of fewer than 15 items with one more item at its end."""
+    assert _SHORT_ARRAY <= array[0] < _SHORT_ARRAY + _MAX_SHORT_ITEMS
+    return _SHORT_HEADS[array[0] - _SHORT_ARRAY + 1] + array[1:] + item

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from limpet.errors import DamagedRecord, LimpetError
+from limpet.errors import DamagedRecord, LimpetError, UsageError
+from limpet.journal.encoding.codec import decode_as_stored, is_known_class
 from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.optional_calls import Inspectable, Salvaging, provides
 from limpet.journal.progress import Progress
-from limpet.journal.reader import apply_checked, read_progress, read_records_or_damage
+from limpet.journal.reader import StoredTail, apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
 from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail
@@ -41,6 +42,9 @@ class Verification(NamedTuple):
     are those that `state_at` and `fork` can return to. `records` and `size`, in bytes, are of what is stored.
     `purged` means that the journal was deleted when the run completed. Of a run whose head is damaged, `status` is
     None and `restorable` is false; the records and `steps` are those that its journal still has.
+
+    `remarks` are no damage: the run has values of a class that isn't known in this process, or that it can't restore.
+    They are intact as far as that can be checked without the class, which resuming the run needs.
     """
 
     run_id: str
@@ -52,6 +56,7 @@ class Verification(NamedTuple):
     restorable: bool
     steps: list[int]
     purged: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -70,6 +75,8 @@ class Verification(NamedTuple):
             yield f"  damaged: {where}: {reason}"
         if self.missing:
             yield f"  missing: {_ranges(self.missing)}"
+        for remark in self.remarks:
+            yield f"  {remark}"
         if self.purged:
             yield "  newest state: its journal was deleted when it completed"
             return
@@ -111,6 +118,7 @@ def verify(store: Store, run_id: str) -> Verification:
         restorable,
         check.steps,
         purged=problem is None and not head.snapshot and not found,
+        remarks=tuple(check.remarks),
     )
 
 
@@ -225,7 +233,7 @@ def _head_of_journal(run_id: str, found: FoundRecords) -> RunHead:
     is_whole = False
     snapshot = 0
     times: list[float] = []
-    tail = Tail(head, first, _as_bytes(found, range(first, newest + 1)))
+    tail = StoredTail(head, first, _as_bytes(found, range(first, newest + 1)))
     for number, record in read_records_or_damage(tail):
         if isinstance(record, DamagedRecord):
             is_whole = False
@@ -302,6 +310,8 @@ class _JournalCheck:
         for number in self.missing:
             self.damaged.pop(number, None)
         self.records = _as_bytes(found, numbers)
+        self.remarks: dict[str, None] = {}
+        """What isn't known in this process, each once and in order."""
         self.steps: list[int] = []
         self.newest: Progress | None = None
 
@@ -322,7 +332,7 @@ class _JournalCheck:
         """Restore the newest state, if that can be done. If not, and no damage was found so far, note the reason."""
         if not self.head.snapshot:
             return False
-        tail = Tail(self.head, self.head.snapshot, self.records[self.head.snapshot - self.first :])
+        tail = StoredTail(self.head, self.head.snapshot, self.records[self.head.snapshot - self.first :])
         try:
             self.newest = read_progress(tail)
         except DamagedRecord as damage:
@@ -340,16 +350,30 @@ class _JournalCheck:
             if number in unreadable:
                 yield number, None
                 continue
-            try:
-                records = list(read_records_or_damage(Tail(self.head, number, [data])))
-            except LimpetError as problem:  # of a newer Limpet, or of a class that isn't registered here
-                records = [(number, DamagedRecord(self.head.run_id, number, str(problem)))]
-            for _, record in records:
+            for _, record in self._records_at(number, data):
                 if isinstance(record, DamagedRecord):
                     self.damaged[number] = record.reason
                     yield number, None
                 else:
                     yield number, record
+
+    def _records_at(self, number: int, data: bytes) -> list[tuple[int, list[Any] | DamagedRecord]]:
+        """What a stored record holds. Notes the classes in it that aren't known here, or can't be restored."""
+        tail = StoredTail(self.head, number, [data])
+        names: set[str] = set()
+        try:
+            records = list(read_records_or_damage(tail, lambda body: decode_as_stored(body, names)))
+        except LimpetError as problem:  # it is of a newer Limpet
+            return [(number, DamagedRecord(self.head.run_id, number, str(problem)))]
+        unknown = sorted(name for name in names if not is_known_class(name))
+        for name in unknown:
+            self.remarks[f"class {name!r} is unknown here: the run can't be resumed in this process"] = None
+        if names and not unknown:
+            try:
+                list(read_records_or_damage(Tail(*tail)))
+            except UsageError as problem:
+                self.remarks[str(problem)] = None
+        return records
 
     def _applied(self, progress: Progress | None, number: int, record: list[Any] | None) -> Progress | None:
         """The progress after a record, or None if it is unknown from here to the next snapshot."""

@@ -83,12 +83,20 @@ def verify(args: Namespace, output: Output) -> int:
     found = [each for each in reports if each is not None]
     if output.json:
         output.result(
-            [{"run_id": each.run_id, "ok": each.verdict == "ok", "report": each.report} for each in found]
+            [
+                {
+                    "run_id": each.run_id,
+                    "ok": each.verdict == "ok",
+                    "report": each.report,
+                    "remarks": list(each.remarks),
+                }
+                for each in found
+            ]
         )
     else:
         output.table(
             ("run", "status", "what"),
-            [(each.run_id, each.verdict, "" if each.verdict == "ok" else each.report) for each in found],
+            [(each.run_id, each.verdict, each.shown) for each in found],
             "no runs",
         )
     return OK if all(each.verdict == "ok" for each in found) else FAILED
@@ -100,6 +108,12 @@ class _Checked(NamedTuple):
     run_id: str
     verdict: str
     report: str
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """What a table shows: the whole report, unless there is nothing but remarks."""
+        return "\n".join(self.remarks) if self.verdict == "ok" else self.report
 
 
 def _checked(runs: Runs, run_id: str, listed: RunInfo | None) -> _Checked | None:
@@ -113,7 +127,7 @@ def _checked(runs: Runs, run_id: str, listed: RunInfo | None) -> _Checked | None
             raise
         # The id of a run whose head file is damaged can be lost, too.
         return _Checked(run_id, DAMAGED, listed.problem or "") if listed.status == DAMAGED else None
-    return _Checked(run_id, "ok" if report.ok else DAMAGED, str(report))
+    return _Checked(run_id, "ok" if report.ok else DAMAGED, str(report), report.remarks)
 
 
 def flatten(args: Namespace, output: Output) -> int:

@@ -24,7 +24,7 @@ the value apart in Python, keeps track of the path, and either joins the bytes o
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from enum import Enum
 from gc import get_referents
@@ -57,10 +57,6 @@ _callback = local()
 
 IMMUTABLE_TYPES = frozenset({type(None), bool, int, float, complex, str, bytes, datetime})
 """Types whose values can't change in place, so they need neither be copied nor compared."""
-
-EMPTY_LIST = b"\x90"
-EMPTY_DICT = b"\x80"
-"""The encodings of an empty list and an empty dict."""
 
 
 def encode(value: Any, path: str = "") -> bytes:
@@ -102,6 +98,29 @@ def decode_for_viewing(data: bytes) -> Any:
     raise problem
 
 
+def decode_as_stored(data: bytes, names: set[str] | None = None) -> Any:
+    """The same without a registered class: each of their values is an `UnknownValue`. No code of a user is called.
+
+    The names of these classes are added to `names`.
+    """
+
+    def is_known(name: str) -> bool:
+        if names is not None:
+            names.add(name)
+        return False
+
+    try:
+        return unpackb(data, ext_hook=_restorer(is_known))
+    except ValueError as failure:
+        problem = _why_undecodable(failure)
+    raise problem
+
+
+def is_known_class(name: str) -> bool:
+    """Whether values of the class that is stored under this name can be decoded in this process."""
+    return TYPES.is_known(name)
+
+
 def _why_undecodable(failure: ValueError) -> BaseException:
     error = _take_callback_error() or failure
     if isinstance(error, LimpetError | RecursionError | MemoryError) or not isinstance(error, Exception):
@@ -125,33 +144,6 @@ def detached_value(value: Any) -> Any:
             return deepcopy(value)
         except Exception:
             return value
-
-
-# Lists of encoded items. A delta is encoded before its record, so that a refusal names the path within the state.
-# These functions put such parts into a record without decoding and encoding them again: a MessagePack array is
-# a head with the number of items, and then the items.
-
-_SHORT_ARRAY = 0x90
-_MAX_SHORT_ITEMS = 15
-_SHORT_HEADS = [bytes((_SHORT_ARRAY + count,)) for count in range(_MAX_SHORT_ITEMS + 1)]
-
-
-def join_encoded(items: Sequence[bytes]) -> bytes:
-    """The encoding of a list of at most 15 items, from the encodings of the items."""
-    assert len(items) <= _MAX_SHORT_ITEMS
-    return _SHORT_HEADS[len(items)] + b"".join(items)
-
-
-def join_many_encoded(first: bytes, others: Sequence[bytes]) -> bytes:
-    """The encoding of a list of any length, from the encodings of its first and its other items."""
-    count = len(others) + 1
-    return b"".join([b"\xdd", count.to_bytes(4, "big"), first, *others])
-
-
-def append_encoded(array: bytes, item: bytes) -> bytes:
-    """The encoding of a list of fewer than 15 items with one more item at its end."""
-    assert _SHORT_ARRAY <= array[0] < _SHORT_ARRAY + _MAX_SHORT_ITEMS
-    return _SHORT_HEADS[array[0] - _SHORT_ARRAY + 1] + array[1:] + item
 
 
 def _pack(value: Any, extend: _Extend | None) -> bytes:
@@ -221,14 +213,16 @@ def _take_callback_error() -> BaseException | None:
     return error
 
 
-def _restorer(for_viewing: bool) -> Callable[[int, bytes], Any]:
+def _restorer(is_known: Callable[[str], bool] | None) -> Callable[[int, bytes], Any]:
+    """The callback for extensions. Of a class that isn't known it makes `UnknownValue`s, if it is given what is."""
+
     def restore(tag: int, payload: bytes) -> Any:
         try:
             form = _BY_TAG.get(tag)
             if form is None:
                 raise UnsupportedFormat(f"a value of kind {tag}: a newer Limpet wrote it; upgrade to read it")
             content: Any = payload if form.raw else unpackb(payload, ext_hook=restore)
-            if for_viewing and tag == _REGISTERED and not TYPES.is_known(content[0]):
+            if is_known is not None and tag == _REGISTERED and not is_known(content[0]):
                 return UnknownValue(content[0], payload)
             return form.restore(content)
         except BaseException as error:
@@ -444,5 +438,5 @@ _BY_TAG: dict[int, TypeFormat] = {
 }
 FORMATS[UnknownValue] = TypeFormat(_REGISTERED, True, stored_bytes, bytes)
 _extend = _extender(_FAST_LEVELS)
-_restore = _restorer(for_viewing=False)
-_restore_for_viewing = _restorer(for_viewing=True)
+_restore = _restorer(None)
+_restore_for_viewing = _restorer(is_known_class)
