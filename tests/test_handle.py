@@ -181,7 +181,7 @@ def test_a_cancelled_run_and_a_workflow_can_be_retried(store: Any) -> None:
     handle.retry({"context": {"hint": 1}})
     flow.recover()
     assert handle.status == "paused"
-    with pytest.raises(UsageError, match="only a run that has stopped"):
+    with pytest.raises(UsageError, match="only a run that failed, or was cancelled"):
         handle.retry()
     assert handle.state["context"] == {"hint": 1}
 

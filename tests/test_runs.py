@@ -77,7 +77,7 @@ def test_an_answer_is_stored_for_a_supervisor_and_a_run_can_be_cancelled() -> No
     runs = Runs(store)
     runs.answer("r", "kelp")
     assert runs.get("r").status == "running"
-    with pytest.raises(UsageError, match=r"has no open question; to resume it, call resume\("):
+    with pytest.raises(UsageError, match="has no open question: it is queued; a supervisor"):
         runs.answer("r", "sponge")
     assert graph.recover() == ["r"]
     assert runs.state("r")["word"] == "kelp"

@@ -19,7 +19,21 @@ from errno import ENOENT
 from typing import Any, Literal, Self, TypeVar
 
 Operation = Literal[
-    "", "answer", "cancel", "export", "fork", "history", "resume", "retry", "rollback", "verify", "wait"
+    "",
+    "answer",
+    "cancel",
+    "delete",
+    "export",
+    "fork",
+    "history",
+    "result",
+    "resume",
+    "retry",
+    "rollback",
+    "verify",
+    "wait",
+    "watch",
+    "work",
 ]
 """What can be done with a run, as far as errors advise it."""
 

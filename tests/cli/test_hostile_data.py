@@ -19,8 +19,8 @@ import pytest
 
 from limpet import Question, open_store
 from limpet.cli.arguments import make_parser
-from limpet.cli.commands.run import _example
 from limpet.cli.main import main
+from limpet.cli.next_commands import _example
 from limpet.cli.project import shell_line
 from limpet.engine.sessions.start import new_run
 from limpet.journal.progress import Progress

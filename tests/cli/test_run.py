@@ -125,8 +125,10 @@ def test_a_failed_run_says_how_to_try_again_and_that_works(limpet: Command) -> N
     done = limpet("run", "flows:busy", "--id", "r")
     assert done.code == 1
     assert "the line is busy" in done.err
-    printed = done.err.strip().splitlines()[-1].strip()
+    *_, here, printed, _, handed_back = map(str.strip, done.err.strip().splitlines())
+    assert here == "After fixing the problem, retry it here with:"
     assert printed == "limpet resume r --graph flows:busy"
+    assert handed_back == "limpet runs retry r --graph flows:busy"
     assert limpet(*printed.split()[1:]).code == 1
     assert limpet(*printed.split()[1:], "--set", "fixed=true").code == 0
 
@@ -185,7 +187,7 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     ("words", "code", "said"),
     [
         (["nope", "yes"], 4, "limpet runs list"),
-        (["done", "yes"], 2, "has no open question; it is completed"),
+        (["done", "yes"], 2, "has no open question: it is completed"),
         (["waits", "a", "b", "c"], 2, "quote a value of several words"),
         (["waits"], 2, "usage:"),
     ],

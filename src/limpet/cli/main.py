@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from limpet.cli.arguments import WrongCommandLine, make_parser
-from limpet.cli.exit_codes import INTERRUPTED, OK, USAGE, code_for, next_command
+from limpet.cli.exit_codes import INTERRUPTED, OK, USAGE, code_for
 from limpet.cli.output import Output, printable_log
 from limpet.errors import LimpetError, UsageError
 
@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(getattr(import_module(module), function)(args, output))
     except LimpetError as problem:
+        from limpet.cli.next_commands import next_command
+
         output.problem(problem.message, problem.code, next_command(problem, args))
         return code_for(problem)
     except KeyboardInterrupt:

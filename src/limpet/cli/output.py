@@ -16,9 +16,8 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from time import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from limpet.cli.exit_codes import NextCommand
 from limpet.cli.values import relative_time, utc_time
 from limpet.errors import UsageError
 
@@ -60,6 +59,13 @@ MAX_CELL = 500
 
 MIN_WIDTH = 20
 """How narrow a terminal is believed to be at most."""
+
+
+class NextCommand(NamedTuple):
+    """A command to type next, and what it is for."""
+
+    purpose: str
+    command: str
 
 
 class Output:

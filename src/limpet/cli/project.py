@@ -227,17 +227,6 @@ def command_line(words: str, args: Namespace, *more: str) -> str:
     return shell_line(parts)
 
 
-def command_line_with_graph(words: str, args: Namespace, *more: str) -> str:
-    """A command that needs the code of a graph, with a placeholder where the place of the code isn't known."""
-    try:
-        known = bool(project_targets(args))
-    except UsageError:
-        known = False
-    if known:
-        return command_line(words, args, *more)
-    return command_line(words, args, *more, "--graph", "GRAPH")
-
-
 def shell_line(words: Iterable[str]) -> str:
     """Words as a shell reads them, on one line that a terminal can show."""
     return " ".join(map(_shell_word, words))

@@ -138,7 +138,7 @@ def test_one_id_raises_what_went_wrong() -> None:
     for call in (runs.retry, runs.cancel, runs.delete):
         with pytest.raises(RunNotFound):
             call("missing")
-    with pytest.raises(UsageError, match="is running"):
+    with pytest.raises(UsageError, match=r"is running: only a run that failed, .* waits until it stops"):
         runs.retry("held")
     with pytest.raises(UsageError, match="has already ended"):
         runs.cancel("r0")
@@ -146,7 +146,7 @@ def test_one_id_raises_what_went_wrong() -> None:
         runs.delete("held")
     assert results(runs.retry("r0", dry_run=True)) == {"r0": "planned"}
     assert results(runs.retry("r0")) == {"r0": "done"}
-    with pytest.raises(UsageError, match="is running"):
+    with pytest.raises(UsageError, match=r"is queued: only a run that failed, .* a supervisor"):
         runs.retry("r0")
 
 

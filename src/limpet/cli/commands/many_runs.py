@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from limpet import Outcome, Outcomes, Runs
 from limpet.cli.commands.run import read_changes
 from limpet.cli.exit_codes import FAILED, OK
+from limpet.cli.next_commands import worker_command
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_store, graph_named
+from limpet.cli.project import find_store, graph_named
 from limpet.cli.run_ids import whole_id
 from limpet.errors import RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, Store
@@ -98,7 +99,10 @@ def filter_words(args: Namespace) -> list[str]:
 
 
 def _whole_ids(args: Namespace, store: Store, output: Output) -> list[str]:
-    """The ids of the runs that were typed. Of several, those that don't exist stay as they are."""
+    """The ids of the runs that were typed. Of several, those that don't exist stay as they are.
+
+    That of a single one is kept for the command that an error names.
+    """
     found = []
     for typed in args.runs:
         try:
@@ -110,6 +114,8 @@ def _whole_ids(args: Namespace, store: Store, output: Output) -> list[str]:
         if run_id != typed:
             output.say(f"run {run_id}")
         found.append(run_id)
+    if len(found) == 1:
+        args.run = found[0]
     return found
 
 
@@ -178,7 +184,7 @@ def _show(verb: Verb, outcomes: Outcomes, args: Namespace, output: Output) -> No
     more = [f"{numbers[name]:,} {name}" for name in ("skipped", "failed") if numbers[name]]
     output.message(", ".join([done, *more]) if outcomes else "no runs match")
     if verb.name == "retry" and outcomes.done:
-        output.hint("Workers continue them:", command_line("worker", args))
+        output.hint(*worker_command("Workers continue them. If none is running, start one:", args))
 
 
 def _outcome(verb: Verb, outcome: Outcome) -> str:
@@ -197,5 +203,5 @@ def _one_done(data: dict[str, object], text: str, continued: Namespace | None, o
         return OK
     output.message(text)
     if continued is not None:
-        output.hint("A worker continues it:", command_line("worker", continued))
+        output.hint(*worker_command("A worker continues it. If none is running, start one:", continued))
     return OK

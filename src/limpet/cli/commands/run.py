@@ -11,29 +11,25 @@ from typing import Any
 from limpet import Question, Run, RunInfo, Runs
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.inputs import input_keys, is_input, read_input, read_pairs, state_keys
-from limpet.cli.output import Output, shortened
+from limpet.cli.next_commands import suggest_next, worker_command
+from limpet.cli.output import Output
 from limpet.cli.project import (
     Graph,
     GraphOnStore,
-    can_be_typed,
     command_line,
-    command_line_with_graph,
     find_run,
     find_store,
     graph_named,
     graph_of_run,
     load_target,
-    project_targets,
 )
-from limpet.cli.run_display import MAX_SHOWN_TEXT, RunDisplay, Summary, cut, summary_of
+from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of
 from limpet.cli.run_ids import whole_id
-from limpet.cli.values import read_value, utc_time
+from limpet.cli.values import read_value
+from limpet.engine.operations.run_info import way_on
 from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.store import Store
-
-MAX_SHOWN_PROMPT = 2000
-"""How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
 
 
 def run(args: Namespace, output: Output) -> int:
@@ -105,38 +101,6 @@ def read_changes(args: Namespace, graph: Graph, output: Output) -> dict[str, Any
     for warning in known.warnings(update):
         output.say(warning)
     return update
-
-
-def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
-    """The exact command that resumes a run that has stopped."""
-    resume_command = command_line_with_graph("resume", args, info.run_id)
-    if info.status == "paused" and info.questions:
-        for question in info.questions:
-            name = []
-            if len(info.questions) > 1:
-                name = [question.id if can_be_typed(question.id) else "QUESTION"]
-            command = command_line_with_graph("answer", args, info.run_id, *name, _example(question))
-            output.hint(_describe(question), command)
-    elif info.status == "paused":
-        output.hint(f"{info.reason or 'It is paused'}. Resume it with:", resume_command)
-    elif info.status == "failed":
-        output.hint("After fixing the problem, retry with:", resume_command)
-    elif info.shown_status in _WHY_IT_WAITS:
-        why = _WHY_IT_WAITS[info.shown_status].format(due=utc_time(info.due))
-        output.hint(f"{why}. A worker resumes it, or resume it with:", resume_command)
-    elif info.status == "cancelled":
-        output.hint("To resume it anyway:", resume_command)
-    elif info.status == "damaged":
-        output.hint("What of it can be read:", command_line("store verify", args, info.run_id))
-
-
-_WHY_IT_WAITS = {
-    "queued": "It is queued",
-    "sleeping": "It sleeps until {due} UTC",
-    "retrying": "Its next attempt is due at {due} UTC",
-    "abandoned": "Its process crashed",
-}
-"""Why a run makes no progress, by its shown status."""
 
 
 def _follow(begin: Callable[[], Run[Any]], graph: GraphOnStore, args: Namespace, output: Output) -> int:
@@ -212,13 +176,7 @@ def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
         output.result({"run_id": run_id, "status": "running"})
         return OK
     output.text(run_id)
-    if project_targets(args):
-        output.hint(
-            "A worker executes it; if none is running, start one:", command_line("worker", args, "--once")
-        )
-    else:
-        text = "A worker executes it; if none is running, start one (GRAPH is the graph's file or module):"
-        output.hint(text, command_line("worker", args, "GRAPH", "--once"))
+    output.hint(*worker_command("A worker executes it. If none is running, start one:", args, "--once"))
     output.hint("Follow it with:", command_line("runs watch", args, run_id))
     return OK
 
@@ -280,13 +238,10 @@ def _find_question(info: RunInfo, question_id: str | None) -> Question:
 
 
 def _nothing_asked(info: RunInfo) -> UsageError:
-    message = f"run {info.run_id!r} has no open question"
-    if info.status == "paused":
-        return UsageError(f"{message}; it is paused without a question").with_advice("", "resume")
-    error = UsageError(f"{message}; it is {info.shown_status}")
-    if info.shown_status in _WHY_IT_WAITS:
-        error.with_advice("", "resume")
-    return error
+    status = info.shown_status
+    if status == "paused":
+        status = "paused without a question"
+    return UsageError(f"run {info.run_id!r} has no open question: it is {status}").with_advice(*way_on(info))
 
 
 def _read_answer(text: str, question: Question) -> Any:
@@ -309,24 +264,3 @@ def _report_stop(
     if not summary.is_whole:
         output.hint("The whole state:", command_line("runs state", args, info.run_id))
     suggest_next(info, args, output)
-
-
-def _describe(question: Question) -> str:
-    deadline = ""
-    if question.deadline is not None:
-        deadline = f" (until {utc_time(question.deadline)} UTC)"
-    prompt = shortened(question.prompt, MAX_SHOWN_PROMPT)
-    return f"{question.node} asks: {prompt}{_allowed_answers(question)}{deadline}\nAnswer with:"
-
-
-def _allowed_answers(question: Question) -> str:
-    if question.choices:
-        return f" ({shortened(' / '.join(map(str, question.choices)), MAX_SHOWN_PROMPT)})"
-    kind = (question.schema or {}).get("type")
-    return f" ({kind})" if isinstance(kind, str) else ""
-
-
-def _example(question: Question) -> str:
-    """A possible answer to be typed; a placeholder where there is none."""
-    texts = [str(choice) for choice in question.choices or ()]
-    return next((text for text in texts if can_be_typed(text) and len(text) <= MAX_SHOWN_TEXT), "ANSWER")

@@ -9,8 +9,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from limpet import Runs
-from limpet.cli.commands.run import read_changes, suggest_next
+from limpet.cli.commands.run import read_changes
 from limpet.cli.exit_codes import OK
+from limpet.cli.next_commands import suggest_next
 from limpet.cli.output import Output
 from limpet.cli.project import (
     Graph,

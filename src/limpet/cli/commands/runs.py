@@ -8,8 +8,8 @@ from typing import Any
 
 from limpet import END, Checkpoint, RunInfo, Runs
 from limpet.cli.commands.many_runs import filter_words, filters_of
-from limpet.cli.commands.run import suggest_next
 from limpet.cli.exit_codes import BY_STATUS, OK
+from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, complete_run_id, find_run, find_runs, find_store, project_graphs
 from limpet.cli.values import utc_time
@@ -109,6 +109,7 @@ def history(args: Namespace, output: Output) -> int:
     if found:
         newest = str(found[-1].step)
         output.hint("The state after a step:", command_line("runs state", args, args.run, "--step", newest))
+        output.hint(*graph_command("A new run from a step:", "runs fork", args, args.run, "--step", newest))
     return OK
 
 

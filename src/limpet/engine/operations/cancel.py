@@ -75,4 +75,5 @@ def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> None:
 
 def _refuse_ended(head: RunHead) -> None:
     if head.status in ENDED:
-        raise UsageError(f"run {head.run_id!r} has already ended (status: {head.status})")
+        ended = UsageError(f"run {head.run_id!r} has already ended (status: {head.status})")
+        raise ended.with_advice(f"delete({head.run_id!r}) removes it", "delete")

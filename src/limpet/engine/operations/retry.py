@@ -10,6 +10,7 @@ from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import RESUME, next_status
 from limpet.engine.node_context.questions import check_update
+from limpet.engine.operations.run_info import info_of, way_on
 from limpet.engine.sessions.compatibility import refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import note_update
@@ -39,20 +40,23 @@ def retry(
         unknown = UsageError(f"retry({run_id!r}, update=…) merges by the reducers of the run's graph")
         raise unknown.with_advice("give the graph with Runs(store, graphs=[…])")
     # Before the claim, so that a run which can't be retried stays untouched.
-    _refuse_unless_stopped(client.head(run_id))
+    _refuse_unless_stopped(client, client.head(run_id))
     with client.holding(run_id) as held:
         tail = ViewedTail(*held.read())
-        _refuse_unless_stopped(tail.head)
+        _refuse_unless_stopped(client, tail.head)
         _make_due(client, held, tail, update, compiled)
     nudge_supervisors(client.store)
 
 
-def _refuse_unless_stopped(head: RunHead) -> None:
+def _refuse_unless_stopped(client: LeaseClient, head: RunHead) -> None:
     refuse_completed(head)
     if head.status in (FAILED, CANCELLED):
         return
-    not_stopped = UsageError(f"run {head.run_id!r} is {head.status}: only a run that has stopped is retried")
-    raise not_stopped.with_advice("answer() what a paused run asks", "answer")
+    info = info_of(client, head.run_id)
+    not_stopped = UsageError(
+        f"run {head.run_id!r} is {info.shown_status}: only a run that failed, or was cancelled, is retried"
+    )
+    raise not_stopped.with_advice(*way_on(info))
 
 
 def _make_due(

@@ -10,6 +10,7 @@ from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.errors import Conflict
 from limpet.graphs.state import State
 from limpet.journal.reader import next_unused_step, progress_at
 from limpet.journal.verify import salvaged_tail
@@ -21,7 +22,11 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
     client = compiled.need_client("rollback")
     # Before the run is claimed, which changes when it was updated: a rollback that is refused changes nothing.
     check_fits(compiled.plan, progress_at(salvaged_tail(client.store, run_id), step))
-    with client.holding(run_id) as held:
+    try:
+        holding = client.holding(run_id)
+    except Conflict as conflict:
+        raise conflict.with_advice("cancel() it first", "cancel") from None
+    with holding as held:
         # A rollback is a way out of damaged records, so those after the step don't stop it.
         tail = salvaged_tail(client.store, run_id)
         progress = progress_at(tail, step)

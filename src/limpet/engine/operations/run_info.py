@@ -14,6 +14,7 @@ from limpet.errors import (
     DamagedRecord,
     KeyMissing,
     LimpetError,
+    Operation,
     RunNotFound,
     RunQuarantined,
     UnsupportedFormat,
@@ -140,6 +141,35 @@ class RunList(list[RunInfo]):
 
         columns = ("run", "graph", "status", "node", "step", "updated", "waits for, or failed with")
         return runs_as_html([_table_row(info) for info in self], columns)
+
+
+class WayOn(NamedTuple):
+    """What to do about a run: the advice of an error, and the operation that it advises."""
+
+    advice: str
+    operation: Operation
+
+
+def way_on(info: RunInfo) -> WayOn:
+    """What to do about a run that isn't as a call needs it, by how it is shown."""
+    run_id = info.run_id
+    match info.shown_status:
+        case "paused" if info.questions:
+            return WayOn(f"answer({run_id!r}, …) answers what it asks", "answer")
+        case "paused":
+            return WayOn(f"resume({run_id!r}) continues it", "resume")
+        case "queued" | "sleeping" | "retrying" | "abandoned":
+            return WayOn("a supervisor of the store continues it: is one running for its graph?", "work")
+        case "running" | "waiting":
+            return WayOn(f"get({run_id!r}).wait() waits until it stops", "watch")
+        case "failed" | "quarantined":
+            return WayOn(f"retry({run_id!r}) hands it back to the workers", "retry")
+        case "cancelled":
+            return WayOn(f"resume({run_id!r}) continues it all the same", "resume")
+        case "damaged":
+            return WayOn(f"verify({run_id!r}) lists what is damaged", "verify")
+        case _:
+            return WayOn(f"get({run_id!r}).result() returns its result", "result")
 
 
 def run_info(head: RunHead) -> RunInfo:

@@ -1,0 +1,186 @@
+"""What to type next: after an error, and where a run has stopped. Every command has the run's id and the store in it.
+
+The library's own advice names Python calls. Here the operation that it advises becomes a command.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from limpet import Question, RunInfo, Runs
+from limpet.cli.output import NextCommand, Output, shortened
+from limpet.cli.project import can_be_typed, command_line, find_store, project_targets
+from limpet.cli.run_display import MAX_SHOWN_TEXT
+from limpet.cli.values import utc_time
+from limpet.errors import LimpetError, Operation, RunNotFound, RunPaused, UsageError, WrongGraph
+
+MAX_SHOWN_PROMPT = 2000
+"""How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
+
+WAITED_FOR = "60"
+"""How many seconds a command is suggested to wait for another process."""
+
+GRAPH = "GRAPH"
+"""Stands for the place of a graph's code, where that isn't known."""
+
+RETRY_HERE = "After fixing the problem, retry it here with:"
+
+_NO_PROCESS = {
+    "queued": "It is queued",
+    "sleeping": "It sleeps until {due} UTC",
+    "retrying": "Its next attempt is due at {due} UTC",
+    "abandoned": "Its process crashed",
+}
+"""Why no process advances a run, by its shown status."""
+
+
+class _Remedy(NamedTuple):
+    """The command for an operation that an error advises. `needs_graph` if it needs the code of the run's graph."""
+
+    purpose: str
+    words: str
+    arguments: tuple[str, ...] = ()
+    needs_graph: bool = False
+
+
+_REMEDIES: dict[Operation, _Remedy] = {
+    "cancel": _Remedy("Cancel it first:", "runs cancel"),
+    "delete": _Remedy("To remove it:", "runs delete"),
+    "export": _Remedy("Export a run with:", "runs export", ("FILE",)),
+    "fork": _Remedy("A new run can be forked from one of its steps. List them with:", "runs history"),
+    "history": _Remedy("List its steps with:", "runs history"),
+    "result": _Remedy("Look at its result with:", "runs state"),
+    "resume": _Remedy("Resume it with:", "resume", needs_graph=True),
+    "retry": _Remedy(RETRY_HERE, "resume", needs_graph=True),
+    "rollback": _Remedy(
+        "Put it back, or roll the run back to an earlier step. List its steps with:", "runs history"
+    ),
+    "verify": _Remedy("List the damage with:", "store verify"),
+    "wait": _Remedy("Wait for it with:", "resume", ("--wait", WAITED_FOR), needs_graph=True),
+    "watch": _Remedy("Follow it with:", "runs watch"),
+}
+
+
+def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
+    """The command that helps after an error, if one does."""
+    if isinstance(problem, RunNotFound):
+        return NextCommand("List the runs with:", command_line("runs list", args))
+    if isinstance(problem, WrongGraph):
+        return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
+    run_id = getattr(problem, "run_id", None) or getattr(args, "run", None) or "RUN"
+    operation = problem.next_operation
+    if operation == "work":
+        return worker_command("A worker takes it. If none is running, start one:", args)
+    if operation == "answer":
+        return _answer_command("Answer with:", run_id, _questions(problem, run_id, args), args)
+    if operation == "wait" and not hasattr(args, "wait"):
+        operation = "watch"
+    remedy = _REMEDIES.get(operation)
+    if remedy is None:
+        return None
+    if remedy.needs_graph:
+        return graph_command(remedy.purpose, remedy.words, args, run_id, *remedy.arguments)
+    return NextCommand(remedy.purpose, command_line(remedy.words, args, run_id, *remedy.arguments))
+
+
+def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:
+    """The exact commands that continue a run that no process advances."""
+    for each in _next_commands(info, args):
+        output.hint(each.purpose, each.command)
+
+
+def graph_command(purpose: str, words: str, args: Namespace, *more: str) -> NextCommand:
+    """A command that needs the code of a graph, with a placeholder that is explained where its place isn't known."""
+    if _knows_graphs(args):
+        return NextCommand(purpose, command_line(words, args, *more))
+    return NextCommand(_with_graph_explained(purpose), command_line(words, args, *more, "--graph", GRAPH))
+
+
+def worker_command(purpose: str, args: Namespace, *more: str) -> NextCommand:
+    """The command that starts a worker."""
+    if _knows_graphs(args):
+        return NextCommand(purpose, command_line("worker", args, *more))
+    return NextCommand(_with_graph_explained(purpose), command_line("worker", args, GRAPH, *more))
+
+
+def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
+    run_id = info.run_id
+    if info.status == "paused" and info.questions:
+        return [
+            _answer_command(_describe(question), run_id, info.questions, args, number)
+            for number, question in enumerate(info.questions)
+        ]
+    if info.status == "damaged":
+        return [NextCommand("What of it can be read:", command_line("store verify", args, run_id))]
+    if info.status == "failed":
+        hand_back = NextCommand(
+            "Or hand it back to the workers with:", command_line("runs retry", args, run_id)
+        )
+        return [graph_command(RETRY_HERE, "resume", args, run_id), hand_back]
+    purpose = ""
+    if info.status == "paused":
+        purpose = f"{info.reason or 'It is paused'}. Resume it with:"
+    elif info.shown_status in _NO_PROCESS:
+        why = _NO_PROCESS[info.shown_status].format(due=utc_time(info.due))
+        purpose = f"{why}. A worker resumes it, or resume it with:"
+    elif info.status == "cancelled":
+        purpose = "To resume it anyway:"
+    return [graph_command(purpose, "resume", args, run_id)] if purpose else []
+
+
+def _knows_graphs(args: Namespace) -> bool:
+    try:
+        return bool(project_targets(args))
+    except UsageError:
+        return False
+
+
+def _with_graph_explained(purpose: str) -> str:
+    return f"{purpose.removesuffix(':')} ({GRAPH} is file.yaml, file.py:attribute or module:attribute):"
+
+
+def _questions(problem: LimpetError, run_id: str, args: Namespace) -> Sequence[Question]:
+    """The open questions of the run that an error is about, as far as they can be known."""
+    if isinstance(problem, RunPaused):
+        return problem.questions
+    try:
+        return Runs(find_store(args, must_exist=True)).get(run_id).questions
+    except LimpetError:
+        return ()
+
+
+def _answer_command(
+    purpose: str, run_id: str, questions: Sequence[Question], args: Namespace, number: int = 0
+) -> NextCommand:
+    """The command that answers one of the questions, which it names where there are several."""
+    name = []
+    example = "ANSWER"
+    if questions:
+        question = questions[number]
+        example = _example(question)
+        if len(questions) > 1:
+            name = [question.id if can_be_typed(question.id) else "QUESTION"]
+    return graph_command(purpose, "answer", args, run_id, *name, example)
+
+
+def _describe(question: Question) -> str:
+    deadline = ""
+    if question.deadline is not None:
+        deadline = f" (until {utc_time(question.deadline)} UTC)"
+    prompt = shortened(question.prompt, MAX_SHOWN_PROMPT)
+    return f"{question.node} asks: {prompt}{_allowed_answers(question)}{deadline}\nAnswer with:"
+
+
+def _allowed_answers(question: Question) -> str:
+    if question.choices:
+        return f" ({shortened(' / '.join(map(str, question.choices)), MAX_SHOWN_PROMPT)})"
+    kind = (question.schema or {}).get("type")
+    return f" ({kind})" if isinstance(kind, str) else ""
+
+
+def _example(question: Question) -> str:
+    """A possible answer to be typed; a placeholder where there is none."""
+    texts = [str(choice) for choice in question.choices or ()]
+    return next((text for text in texts if can_be_typed(text) and len(text) <= MAX_SHOWN_TEXT), "ANSWER")
