@@ -204,7 +204,8 @@ class GraphMethods(ABC, Generic[S]):
         `value` (or `response`) answers the open question of a paused run. If the run asks nothing, `value` is a dict
         that is merged into the state. `answers` are by question id, `update` is always for the state. `wait` is how
         many seconds to wait for another process that holds the run. Raises what `execute` does, and `RunNotFound`,
-        `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict` naming the holder.
+        `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict` naming the holder. A cancelled run is
+        resumed without an answer, and asks again.
         """
         given = ResumeInput.with_response(value, response, answers, update, config)
         run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
@@ -342,7 +343,8 @@ class GraphMethods(ABC, Generic[S]):
 
         With a checkpoint's id in place of the run's, only what was asked there is answered. The answer is durable
         when this returns. Raises `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered,
-        `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
+        `RunCancelled` for a cancelled run, which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`,
+        `Conflict`, and `UsageError` for a run that asks nothing.
         """
         from limpet.engine.sessions.checkpoint_refs import run_and_point
 

@@ -70,7 +70,7 @@ class RunHandle(Generic[S]):
 
     @property
     def questions(self) -> list[Question]:
-        """What the run asks. A branch may ask while others are under way."""
+        """What the run asks. A branch may ask while others are under way; a cancelled run asks nothing."""
         return self.info.questions
 
     @property
@@ -146,8 +146,8 @@ class RunHandle(Generic[S]):
         """Answer what the run asks; the process that executes it, or a supervisor, continues it.
 
         `answers` are by question id. The answer is durable when this returns. Raises `AnswerRefused`,
-        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunNotFound`, `Conflict`, and `UsageError` for a run
-        that asks nothing.
+        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
+        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for one that asks nothing.
         """
         from limpet.engine.operations.answer import answer
 

@@ -248,7 +248,8 @@ class Runs:
         `answers` are by question id. With a checkpoint's id in place of the run's, only what was asked there is
         answered. `wait` is how many seconds to wait for another process that holds the run. The answer is durable
         when this returns. Raises `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered,
-        `RunNotFound`, `Conflict`, and `UsageError` for a run that asks nothing.
+        `RunCancelled` for a cancelled run, which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`,
+        `Conflict`, and `UsageError` for a run that asks nothing.
         """
         from limpet.engine.operations.answer import answer
 

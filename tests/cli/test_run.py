@@ -188,13 +188,18 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     [
         (["nope", "yes"], 4, "limpet runs list"),
         (["done", "yes"], 2, "has no open question: it is completed"),
+        (["stopped", "yes"], 1, "was cancelled, so it takes no answer"),
+        (["stopped", "yes", "--graph", "flows:graph"], 1, "limpet runs retry stopped"),
         (["waits", "a", "b", "c"], 2, "quote a value of several words"),
         (["waits"], 2, "usage:"),
     ],
 )
 def test_an_answer_to_nothing_is_refused(limpet: Command, words: list[str], code: int, said: str) -> None:
     limpet("run", "flows:plain", "--id", "done")
-    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "waits")
+    for run_id in ("waits", "stopped"):
+        limpet("run", "flows:graph", "-i", "topic=kelp", "--id", run_id)
+    limpet("runs", "cancel", "stopped")
+    assert limpet("runs", "show", "stopped", "--json").data["questions"] == []
     done = limpet("answer", *words)
     assert done.code == code
     assert said in done.err

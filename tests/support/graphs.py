@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from functools import wraps
 from itertools import pairwise
@@ -214,3 +215,23 @@ class Via:
         if self.api == "sync":
             return list((graph.stream if stream else graph.invoke)(**more))
         return asyncio.run(collect())
+
+
+def asking_while_another_runs(store: Any, proceed: threading.Event) -> StateGraph:
+    """Two branches: one asks, the other waits for the test."""
+
+    def slow(state: Any) -> dict[str, Any]:
+        assert proceed.wait(SOON)
+        return {"slow": True}
+
+    def ask(state: Any) -> dict[str, Any]:
+        return {"said": pause("well?", choices=["yes", "no"])}
+
+    def join(state: Any, parallel_results: Any) -> dict[str, Any]:
+        return {"said": [each.get("said") for each in parallel_results]}
+
+    graph = StateGraph({"said": object}, name="asking").add_node("src", run=lambda state: {})
+    graph.add_node("ask", run=ask).add_node("slow", run=slow).add_fanin_node("join", run=join)
+    for branch in ("ask", "slow"):
+        graph.add_parallel_edge("src", branch, "join")
+    return graph.set_entry_point("src").set_finish_point("join").compile(store=store)

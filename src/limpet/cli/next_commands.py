@@ -14,7 +14,7 @@ from limpet.cli.output import NextCommand, Output, shortened
 from limpet.cli.project import can_be_typed, command_line, find_store, project_targets
 from limpet.cli.run_display import MAX_SHOWN_TEXT
 from limpet.cli.values import utc_time
-from limpet.errors import LimpetError, Operation, RunNotFound, RunPaused, UsageError, WrongGraph
+from limpet.errors import LimpetError, Operation, RunCancelled, RunNotFound, RunPaused, UsageError, WrongGraph
 
 MAX_SHOWN_PROMPT = 2000
 """How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
@@ -24,6 +24,8 @@ WAITED_FOR = "60"
 
 GRAPH = "GRAPH"
 """Stands for the place of a graph's code, where that isn't known."""
+
+HAND_BACK = "Hand it back to the workers with:"
 
 RETRY_HERE = "After fixing the problem, retry it here with:"
 
@@ -69,6 +71,8 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
         return NextCommand("List the runs with:", command_line("runs list", args))
     if isinstance(problem, WrongGraph):
         return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
+    if isinstance(problem, RunCancelled) and problem.next_operation == "retry":
+        return NextCommand(HAND_BACK, command_line("runs retry", args, problem.run_id or "RUN"))
     run_id = getattr(problem, "run_id", None) or getattr(args, "run", None) or "RUN"
     operation = problem.next_operation
     if operation == "work":

@@ -15,7 +15,7 @@ from limpet.journal import waits
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key, OpenSection
-from limpet.journal.store import RUNNING
+from limpet.journal.store import CANCELLED, RUNNING
 from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, NEXT_ATTEMPT, Question
 
 DONE = "__end__"
@@ -326,7 +326,13 @@ class Progress:
         return max(self.timers.get(ARRIVAL, 0.0), self.timers.get(NEXT_ATTEMPT, 0.0))
 
     def open_questions(self) -> list[Question]:
-        """All questions that wait for an answer, here and in branches."""
+        """All questions that can be answered now, here and in branches: none while the run is cancelled."""
+        if self.status == CANCELLED:
+            return []
+        return self.unanswered_questions()
+
+    def unanswered_questions(self) -> list[Question]:
+        """All questions without an answer, here and in branches. A cancelled run asks them again once it runs."""
         questions = list(self.questions)
         for _, branch in self.stopped_branches():
             questions += branch.questions
@@ -347,7 +353,7 @@ class Progress:
     def expired_questions(self, now: float) -> list[str]:
         """The ids of the open questions whose deadline has passed."""
         expired = []
-        for question in self.open_questions():
+        for question in self.unanswered_questions():
             if question.deadline is not None and question.deadline <= now:
                 expired.append(question.id)
         return expired

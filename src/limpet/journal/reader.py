@@ -175,7 +175,7 @@ def questions_at(tail: Tail, step: int, closed: int) -> list[Question]:
 
     Raises as `progress_at` does.
     """
-    questions = progress_at_pause(tail, step, closed).open_questions()
+    questions = progress_at_pause(tail, step, closed).unanswered_questions()
     if questions:
         return questions
     progress = Progress(tail.head.run_id, "", "", "", {})

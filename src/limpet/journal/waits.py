@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.journal.store import FAILED, PAUSED, RUNNING
+from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
 
 if TYPE_CHECKING:
     from limpet.journal.progress import Progress
@@ -65,6 +65,9 @@ def resume(progress: Progress, answers: Mapping[str, Any]) -> None:
     """
     if progress.status != RUNNING:
         _drop_retry_timers(progress)
+    if progress.status == CANCELLED:
+        # The node that asked runs again, and asks again. A branch that asked still waits.
+        progress.questions = [question for question in progress.questions if question.id in answers]
     _wake(progress, answers, approved=progress.status == PAUSED, resumed=True)
 
 

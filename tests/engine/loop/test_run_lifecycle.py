@@ -187,12 +187,10 @@ def asks_and_is_cancelled(store: RecordingStore) -> None:
     run_to_stop(graph, "cancelled", RunPaused)
     with store.during(CANCEL):
         graph.cancel("cancelled")
-    with store.during(ANSWER):
-        graph.answer("cancelled", 1)
+    with store.during(RESUME):
+        graph.get("cancelled").retry()
     with store.during(CANCEL):
         graph.cancel("cancelled")
-    with store.during(RESUME):
-        graph.resume("cancelled")
 
 
 def is_asked_twice_at_once(store: RecordingStore) -> None:

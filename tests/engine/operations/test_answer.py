@@ -21,29 +21,9 @@ from limpet import (
     pause,
 )
 from limpet.journal.inbox import answer_post
-from support.graphs import chain
+from support.graphs import asking_while_another_runs, chain
 
 LONG = 30.0
-
-
-def asking_while_another_runs(store: Any, proceed: threading.Event) -> StateGraph:
-    """Two branches: one asks, the other waits for the test."""
-
-    def slow(state: Any) -> dict[str, Any]:
-        assert proceed.wait(LONG)
-        return {"slow": True}
-
-    def ask(state: Any) -> dict[str, Any]:
-        return {"said": pause("well?", choices=["yes", "no"])}
-
-    def join(state: Any, parallel_results: Any) -> dict[str, Any]:
-        return {"said": [each.get("said") for each in parallel_results]}
-
-    graph = StateGraph({"said": object}, name="asking").add_node("src", run=lambda state: {})
-    graph.add_node("ask", run=ask).add_node("slow", run=slow).add_fanin_node("join", run=join)
-    for branch in ("ask", "slow"):
-        graph.add_parallel_edge("src", branch, "join")
-    return graph.set_entry_point("src").set_finish_point("join").compile(store=store)
 
 
 def until(is_true: Any) -> None:

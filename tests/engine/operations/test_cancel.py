@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
+from time import time
+from typing import Any
+
 import pytest
 
-from limpet import MemoryStore, RunPaused, State, StateGraph, pause
-from support.graphs import chain, stored_chain
+from limpet import MemoryStore, RunCancelled, RunPaused, Runs, State, StateGraph, pause
+from limpet.journal.inbox import answer_post
+from limpet.stores.opening import open_store
+from support.graphs import asking_while_another_runs, chain, stored_chain
 from support.posts import post_cancel
 
 
@@ -50,13 +58,87 @@ def test_a_request_to_cancel_is_durable_when_it_returns() -> None:
 
 
 def test_a_request_that_was_carried_out_does_not_come_again() -> None:
-    """G12, H10: an answer, or a retry, is a newer wish."""
+    """G12, H10: a retry is a newer wish."""
     store = MemoryStore()
     graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
     with pytest.raises(RunPaused):
         graph.execute({}, run_id="r")
     post_cancel(store, "r")
     graph.cancel("r")
+    graph.get("r").retry()
+    assert graph.recover() == ["r"]
     graph.answer("r", "yes")
     assert graph.recover() == ["r"]
     assert graph.get("r").result(0)["said"] == "yes"
+
+
+def test_a_cancelled_run_asks_nothing_and_an_answer_does_not_run_it_again(store: Any) -> None:
+    """H10: every call refuses the answer, and says that a retry makes the run ask again."""
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    handle = graph.get("r")
+    question = handle.questions[0].id
+    handle.cancel()
+    assert (handle.questions, Runs(store).list()[0].questions) == ([], [])
+    answers = {question: "yes"}
+    calls: list[Callable[[], Any]] = [
+        lambda: handle.answer("yes"),
+        lambda: graph.answer("r", answers=answers),
+        lambda: Runs(store).answer("r", "yes"),
+        lambda: graph.answer("r@0", "yes"),
+        lambda: graph.resume("r", "yes"),
+        lambda: graph.resume("r", {"not": "an update"}),
+        lambda: list(graph.invoke("yes", checkpoint="r@0")),
+        lambda: asyncio.run(handle.aanswer("yes")),
+        lambda: asyncio.run(graph.aresume("r", answers=answers)),
+    ]
+    for call in calls:
+        with pytest.raises(RunCancelled, match=r"takes no answer; retry\(\) it") as refused:
+            call()
+        assert refused.value.next_operation == "retry"
+    assert (handle.status, graph.recover()) == ("cancelled", [])
+    handle.retry()
+    assert graph.recover() == ["r"]
+    assert [each.id for each in handle.questions] == [question]
+    assert graph.resume("r", "yes")["said"] == "yes"
+
+
+def test_an_answer_that_crosses_a_cancel_counts_once_the_run_is_retried(store: Any) -> None:
+    """H10: it never runs the run again by itself, and isn't lost."""
+    opened = open_store(store)
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=opened)
+    for run_id in ("before", "after"):
+        with pytest.raises(RunPaused):
+            graph.execute({}, run_id=run_id)
+        handle = graph.get(run_id)
+        post = answer_post(run_id, handle.questions[0].id, "yes", time())
+        if run_id == "before":
+            opened.post(run_id, post.key, post.body)
+        handle.cancel()
+        if run_id == "after":
+            opened.post(run_id, post.key, post.body)
+        assert (handle.status, handle.questions, graph.recover()) == ("cancelled", [], [])
+        handle.retry()
+        assert graph.recover() == [run_id]
+        assert handle.result(0)["said"] == "yes"
+
+
+def test_what_a_branch_asks_is_asked_again_after_a_cancel(store: Any) -> None:
+    """H10: from the moment the run is resumed, though another branch is under way."""
+    proceed = threading.Event()
+    graph = asking_while_another_runs(store, proceed)
+    proceed.set()
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    handle = graph.get("r")
+    asked = handle.questions
+    handle.cancel()
+    with pytest.raises(RunCancelled):
+        handle.answer("yes")
+    assert handle.questions == []
+    handle.retry()
+    assert handle.questions == asked
+    handle.answer("yes")
+    assert graph.recover() == ["r"]
+    assert handle.result(0)["said"] == ["yes", None]

@@ -27,6 +27,7 @@ from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of
 from limpet.cli.run_ids import whole_id
 from limpet.cli.values import read_value
 from limpet.engine.operations.run_info import way_on
+from limpet.engine.sessions.compatibility import refuse_cancelled
 from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.store import Store
@@ -85,6 +86,7 @@ def answer(args: Namespace, output: Output) -> int:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
     runs = find_run(args, output, changes=True)
     info = runs.get(args.run).info
+    refuse_cancelled(info.run_id, info.status)
     question = _find_question(info, named[0] if named else None)
     answers = {question.id: _read_answer(text, question)}
     if not args.detach and _knows_graph(args, info.graph):

@@ -64,7 +64,7 @@ RUN_STATUSES: Final[dict[str, dict[str, str]]] = {
         ROLLBACK: PAUSED,
     },
     FAILED: {RESUME: RUNNING, ANSWER: RUNNING, ROLLBACK: PAUSED},
-    CANCELLED: {RESUME: RUNNING, ANSWER: RUNNING, ROLLBACK: PAUSED},
+    CANCELLED: {RESUME: RUNNING, ROLLBACK: PAUSED},
     COMPLETED: {ROLLBACK: PAUSED},
 }
 """For each stored status of a run: which events can happen to it, and the status that each leads to.

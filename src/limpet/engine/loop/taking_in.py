@@ -68,7 +68,8 @@ def record_posts(
     doesn't lose the request. If the next commit `stops` the run, it is that one: it takes in all that is recorded
     here, up to the `newest`. It says so itself, because it may be refused: then the run hasn't stopped.
     """
-    open_questions = {question.id: question for question in root.open_questions()}
+    # Of a cancelled run, too: what was posted before it was cancelled counts, but only a resume runs it again.
+    open_questions = {question.id: question for question in root.unanswered_questions()}
     answers: dict[str, Any] = {}
     asks_to_cancel = False
     newest = 0

@@ -13,7 +13,7 @@ from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations.run_info import info_of, way_on
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
-from limpet.engine.sessions.compatibility import check_point, refuse_completed
+from limpet.engine.sessions.compatibility import check_point, refuse_cancelled, refuse_completed
 from limpet.errors import AlreadyAnswered, Conflict, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import answer_post
@@ -30,7 +30,7 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     If a process executes the run, the answers are posted, and it takes them in. Otherwise a supervisor of the store
     resumes the run. `id` is that of the run, or of its checkpoint: then only what was asked there can be answered.
     `wait` is for a store to which nothing can be posted. Raises `RunNotFound`, `Conflict`, `AnswerRefused`,
-    `AlreadyAnswered`, `UsageError` if the run asks nothing, `DamagedRecord`.
+    `AlreadyAnswered`, `AlreadyCompleted`, `RunCancelled`, `UsageError` if the run asks nothing, `DamagedRecord`.
     """
     if wait is not None:
         wait = patience_of(wait, "wait")
@@ -64,8 +64,9 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
 
 
 def _read(tail: Tail, point: Point | None) -> tuple[Progress, int]:
-    """How far a run has come, which may be complete or past the point that the caller means: then this raises."""
+    """How far a run has come. Raises if it is complete, cancelled, or past the point that the caller means."""
     refuse_completed(tail.head)
+    refuse_cancelled(tail.head.run_id, tail.head.status)
     # The state stays as it is, so its classes needn't be known here.
     progress, weight = read_progress_and_weight(ViewedTail(*tail))
     check_point(progress, point)

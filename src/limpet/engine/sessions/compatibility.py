@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from limpet.engine.loop.next_node import plan_of_branches
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
-from limpet.errors import AlreadyCompleted, DefinitionError, UsageError
+from limpet.errors import AlreadyCompleted, DefinitionError, RunCancelled, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point
-from limpet.journal.store import COMPLETED, RunHead
+from limpet.journal.store import CANCELLED, COMPLETED, RunHead
 
 if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
@@ -146,6 +146,14 @@ def _missing(plan: Plan, progress: Progress, path: str) -> str:
         if missing:
             return missing
     return ""
+
+
+def refuse_cancelled(run_id: str, status: str) -> None:
+    """Raise `RunCancelled` for a run that is cancelled: it asks nothing, and an answer must not run it again."""
+    if status != CANCELLED:
+        return
+    cancelled = RunCancelled(f"run {run_id!r} was cancelled, so it takes no answer", run_id)
+    raise cancelled.with_advice("retry() it, and answer when it asks again", "retry")
 
 
 def refuse_completed(head: RunHead) -> None:

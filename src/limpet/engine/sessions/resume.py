@@ -30,7 +30,7 @@ from limpet.engine.loop.state_changes import Changes
 from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, is_run, located, names_file
-from limpet.engine.sessions.compatibility import check_fits, check_point, refuse_completed
+from limpet.engine.sessions.compatibility import check_fits, check_point, refuse_cancelled, refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, SessionOptions
@@ -80,14 +80,13 @@ def resume(
     limits: CrashLimits | None = None,
     known: RunHead | None = None,
 ) -> Session:
-    """Open a stored run at its position. The answers, the update and the config in `given` are durable before
-    this returns.
+    """Open a stored run at its position. The answers, update and config in `given` are durable when this returns.
 
     `wait` is how many seconds to wait for another holder, `point` where the caller believes the run to be,
     `max_sleep` how long the run may sleep here, `limits` how a supervisor treats runs whose process crashed,
     `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
-    `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `DamagedRecord`, `UsageError`,
-    `WrongGraph`, `RunQuarantined`, and `NeedsSolitude` for a suspect whose turn it isn't.
+    `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `RunCancelled` for an answer to a
+    cancelled run, `DamagedRecord`, `UsageError`, `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
     """
     client = compiled.need_client("resume")
     if wait is not None:
@@ -215,6 +214,8 @@ def _reopen(
     if given.timed:
         _refuse_not_due(tail.head, held)
     progress, weight = read_progress_and_weight(tail)
+    if given.answers_any and (given.answers or progress.unanswered_questions()):
+        refuse_cancelled(progress.run_id, tail.head.status)
     history = None
     if held.crashes != progress.crashes or TRIAL in progress.meta:
         history = crash_history(progress, tail.head.sequence, held.crashes)
@@ -288,9 +289,9 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
     A workflow whose tasks have changed is refitted, and questions of changed tasks are dropped. An answer to such a
     question is refused, rather than taken for another one.
     """
-    asked = {question.id for question in progress.open_questions()}
+    asked = {question.id for question in progress.unanswered_questions()}
     changed = check_fits(plan, progress)
-    dropped = sorted(asked - {question.id for question in progress.open_questions()})
+    dropped = sorted(asked - {question.id for question in progress.unanswered_questions()})
     if dropped and given.answers_any:
         refused = UsageError(
             f"question {dropped[0]!r} no longer exists, as the task that asked it has changed"
