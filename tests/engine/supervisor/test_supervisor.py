@@ -31,6 +31,7 @@ from limpet import (
 )
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog
 from limpet.engine.supervisor.supervisor import Supervisor
+from limpet.journal.store import NewRun
 
 SOON = 60.0
 """Seconds within which what is waited for has happened, on any machine."""
@@ -1016,6 +1017,20 @@ def test_an_async_supervisor_works_while_nodes_keep_all_threads_busy(blocking_no
         blocking_node.open.set()
 
     asyncio.run(main())
+
+
+def test_orphans_are_found_behind_many_queued_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H1: a list that is full with newer runs, which no process holds, doesn't hide them."""
+    from limpet.engine.supervisor import orphans
+
+    monkeypatch.setattr(orphans, "is_dead", lambda holder: holder == "the dead")
+    monkeypatch.setattr(orphans, "MAX_LISTED", 3)
+    store = MemoryStore()
+    store.create(NewRun("orphan", "g", [b"1"], holder="the dead"))
+    for number in range(3):
+        store.create(NewRun(f"queued {number}", "g", [b"1"], due=0.0))
+    (found,) = orphans.OrphanFinder(store, 10.0).find(["g"], [])
+    assert found.run_id == "orphan"
 
 
 def test_an_orphan_whose_lease_has_expired_is_resumed_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from time import monotonic
 
 from limpet.engine.leases.process_identity import is_dead, this_process
-from limpet.journal.run_filter import RunFilter
+from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import RUNNING, RunHead, Store
 
 LIST_INTERVAL = 5.0
@@ -37,10 +37,9 @@ class OrphanFinder:
         """The orphans among the runs of these graphs, without the runs named in `excluding`."""
         if monotonic() < self._next_list and not any(map(is_dead, list(self._holders))):
             return []
-        running = self._store.list(RunFilter(statuses=(RUNNING,), limit=MAX_LISTED))
-        held = [
-            head for head in running if head.holder and head.graph in graphs and head.run_id not in excluding
-        ]
+        with_holder = (LeaseState.HELD, LeaseState.EXPIRED)
+        found = self._store.list(RunFilter((RUNNING,), lease_states=with_holder, limit=MAX_LISTED))
+        held = [head for head in found if head.graph in graphs and head.run_id not in excluding]
         self._holders = {head.holder for head in held if head.holder} - {this_process()}
         self._next_list = monotonic() + self._interval
         return [head for head in held if head.holder and is_dead(head.holder)]
