@@ -131,6 +131,21 @@ def write_at(descriptor: int, data: bytes, offset: int) -> None:
     write_all(descriptor, data)
 
 
+def replace_end(path: Path, data: bytes, at: int, *, create: bool = False, flush: bool = False) -> None:
+    """Write `data` into a file from byte `at` on. It ends there then: what a killed writer left goes."""
+    flags = os.O_RDWR | getattr(os, "O_BINARY", 0)
+    if create:
+        flags |= os.O_CREAT
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.ftruncate(descriptor, at)
+        write_at(descriptor, data, at)
+        if flush:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """Read this many bytes from this place of a file, or what there is of them."""
     os.lseek(descriptor, offset, os.SEEK_SET)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from limpet import StateGraph
-from limpet.errors import DamagedRecord, RunNotFound, StoreUnavailable, UsageError
+from limpet.errors import DamagedRecord, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, PAUSED, Commit, Level, NewRun, RunHead, Store, Tail
 from limpet.stores import open_store
@@ -419,6 +419,12 @@ def test_a_record_too_large_refuses_its_own_commit_only(path: Path, monkeypatch:
         assert (store.head("large").sequence, store.head("small").sequence) == (1, 2)
         with pytest.raises(StoreUnavailable, match="more than a frame can hold"):
             store.create(NewRun("new", "g", [b"x" * 1001]))
+        with pytest.raises(TooLarge):
+            store.post("small", "key", b"x" * 1001)
+        with pytest.raises(TooLarge):
+            store.add_output("small", 1, [b"x" * 1001], 10)
+        head = store.head("small")
+        assert (head.posted, head.output, store.inbox("small"), store.output("small")) == (0, 0, [], [])
 
 
 def test_files_that_were_removed_take_nothing_more(path: Path) -> None:

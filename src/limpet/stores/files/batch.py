@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from limpet.errors import TooLarge
 from limpet.journal.store import RunHead
 from limpet.stores.atomic_files import explain
 from limpet.stores.files.locks import LockFile
@@ -32,7 +33,7 @@ class CommitBatch:
         self._purges[run.head.run_id] = _Purge(number, lock, run, head)
 
     def write(self, lock: LockFile, run: RunFiles, records: Sequence[bytes], head: RunHead | None) -> None:
-        """Write a commit's frame. Raises `ValueError` if it is too large, `OSError`."""
+        """Write a commit's frame. Raises `TooLarge`, `OSError`."""
         if not records and head is None:
             return
         run_id = run.head.run_id
@@ -41,7 +42,7 @@ class CommitBatch:
         self._written[run_id] = _WrittenFrame(run, b"", 0, None)
         try:
             frame = run.write_frame([*records], head)
-        except ValueError:  # refuses its own commit, before anything is written
+        except TooLarge:  # refuses its own commit, before anything is written
             del self._written[run_id]
             raise
         except BaseException:

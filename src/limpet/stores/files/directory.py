@@ -47,9 +47,8 @@ def prepare_directory(path: Path, flush: bool) -> None:
         with suppress(FileExistsError):  # another process prepares the directory, too
             create_file(format_file, FORMAT, flush=flush)
     found = format_file.read_bytes()
-    if (
-        found == FORMAT_1
-    ):  # so that an earlier version, which couldn't read what is written from here on, says so
+    if found == FORMAT_1:
+        # So that an earlier version, which couldn't read what is written from here on, says so.
         replace_file(format_file, FORMAT, flush=flush)
     elif found != FORMAT:
         raise StoreUnavailable(

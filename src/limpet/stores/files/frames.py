@@ -25,7 +25,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from limpet.errors import LimpetError
+from limpet.errors import LimpetError, TooLarge
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import COMPLETED, RUNNING, RunHead
 
@@ -100,7 +100,7 @@ def checksum_seed(run_id: str, token: str) -> int:
 
 
 def encode_frame(seed: int, first: int, records: list[bytes], head: RunHead | None) -> bytes:
-    """The bytes of a commit. Raises `ValueError` if they are more than a frame can hold."""
+    """The bytes of a commit. Raises `TooLarge` if they are more than a frame can hold."""
     if head is None and len(records) == 1:
         kind = PLAIN
         body = records[0]
@@ -109,7 +109,7 @@ def encode_frame(seed: int, first: int, records: list[bytes], head: RunHead | No
         head_fields = None if head is None else _head_fields(head)
         body = encode([list(map(bytes, records)), head_fields])
     if len(body) > MAX_BODY_SIZE:
-        raise ValueError(f"{len(body):,} bytes are more than a frame can hold ({MAX_BODY_SIZE:,})")
+        raise TooLarge(f"{len(body):,} bytes are more than a frame can hold ({MAX_BODY_SIZE:,})")
     # The header has a checksum of its own, so that frames can be found without reading bodies. It is seeded, so that
     # a frame of another run, or of a journal file that was replaced, doesn't count here even if it is whole.
     fields = _FIELDS.pack(len(body), crc32(body), first, len(records), kind)

@@ -13,7 +13,6 @@ post.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,9 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from limpet.errors import DamagedRecord
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import Post, RunHead
-from limpet.stores.atomic_files import replace_file, write_at
+from limpet.stores.atomic_files import replace_end, replace_file
 from limpet.stores.files.frames import UnfinishedFrame, checksum_seed, encode_frame, records_in, scan_frames
-from limpet.stores.files.run_names import INBOX_SUFFIX
+from limpet.stores.files.run_names import INBOX_SUFFIX, new_token
 
 if TYPE_CHECKING:
     from limpet.stores.files.run_files import RunFiles
@@ -52,7 +51,7 @@ def has_key(run: RunFiles, key: str) -> bool:
 
 
 def add_post(run: RunFiles, head: RunHead, key: str, body: bytes) -> None:
-    """Write a post, and then the head that counts it. Raises `ValueError` if it is too large, `OSError`."""
+    """Write a post, and then the head that counts it. Raises `TooLarge`, `OSError`."""
     known = _known_posts(run)
     post = Post(head.posted, key, body)
     token = run.place.inbox
@@ -62,7 +61,7 @@ def add_post(run: RunFiles, head: RunHead, key: str, body: bytes) -> None:
     else:
         frame = _frame(run, token, post)
         end = known.end + len(frame)
-        _write_frame(_path(run, token), frame, known.end, run.flush)
+        replace_end(_path(run, token), frame, known.end, flush=run.flush)
         run.replace_head(head)
     known.keys.add(key)
     run.posts = KnownPosts(run.place.inbox, head.posted, known.keys, end)
@@ -118,7 +117,7 @@ def _write_new_inbox(run: RunFiles, head: RunHead, post: Post) -> int:
     """Write an inbox file with all posts, but without the bodies that were taken in; returns its size."""
     earlier, _ = _read(run)
     old = run.place.inbox
-    token = os.urandom(6).hex()
+    token = new_token()
     taken = [each._replace(body=b"") for each in earlier[: head.taken]]
     posts = (*taken, *earlier[head.taken :], post)
     content = b"".join(_frame(run, token, each) for each in posts)
@@ -128,17 +127,6 @@ def _write_new_inbox(run: RunFiles, head: RunHead, post: Post) -> int:
         with suppress(OSError):  # if it stays, no head names it, and `expire` removes it
             _path(run, old).unlink()
     return len(content)
-
-
-def _write_frame(path: Path, frame: bytes, at: int, flush: bool) -> None:
-    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
-    try:
-        os.ftruncate(descriptor, at)  # what a killed writer left
-        write_at(descriptor, frame, at)
-        if flush:
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _frame(run: RunFiles, token: str, post: Post) -> bytes:

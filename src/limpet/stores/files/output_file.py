@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from limpet.journal.store import Output
-from limpet.stores.atomic_files import replace_file, write_at
+from limpet.stores.atomic_files import replace_end, replace_file
 from limpet.stores.files.frames import (
     Frame,
     UnfinishedFrame,
@@ -38,7 +38,7 @@ class KnownOutput(NamedTuple):
 
 
 def add_output(run: RunFiles, bodies: Sequence[bytes], keep: int) -> int:
-    """Add items, and return the number of the newest. Raises `ValueError` if one is too large, `OSError`."""
+    """Add items, and return the number of the newest. Raises `TooLarge`, `OSError`."""
     before = run.head.output
     if not bodies:
         return before
@@ -49,7 +49,7 @@ def add_output(run: RunFiles, bodies: Sequence[bytes], keep: int) -> int:
     if known.newest != before or known.items + len(bodies) > 2 * keep:
         run.output = _rewrite(run, bodies, keep)
     else:
-        _write(_path(run), frame, known.end)
+        replace_end(_path(run), frame, known.end, create=True)
         run.output = KnownOutput(known.items + len(bodies), newest, known.end + len(frame))
     head = run.head._replace(output=newest)
     if before:
@@ -66,9 +66,8 @@ def read_output(run: RunFiles, after: int, limit: int | None) -> list[Output]:
         return []
     found: list[Output] = []
     data = _content(run)
-    with suppress(
-        ValueError, UnfinishedFrame
-    ):  # it was being written when the process, or the machine, stopped
+    # The last frame may be one that was being written when the process, or the machine, stopped.
+    with suppress(ValueError, UnfinishedFrame):
         for frame in _frames(run, data):
             if frame.first + frame.record_count > after + 1:
                 items = enumerate(records_in(frame.kind, frame.body(data, 0)), frame.first)
@@ -123,15 +122,6 @@ def _rewrite(run: RunFiles, bodies: Sequence[bytes], keep: int) -> KnownOutput:
         content = encode_frame(_seed(run), kept[0].number, [item.body for item in kept], None)
     replace_file(_path(run), content, flush=False)
     return KnownOutput(len(kept), newest, len(content))
-
-
-def _write(path: Path, frame: bytes, at: int) -> None:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o600)
-    try:
-        os.ftruncate(descriptor, at)  # what a killed writer left
-        write_at(descriptor, frame, at)
-    finally:
-        os.close(descriptor)
 
 
 def _frames(run: RunFiles, data: bytes) -> Iterator[Frame]:

@@ -52,6 +52,7 @@ from limpet.stores.files.run_names import (
     HEAD_SUFFIX,
     JOURNAL_SUFFIX,
     file_name_of,
+    new_token,
     parse_head_file,
     read_head_file,
     remove_files,
@@ -267,7 +268,7 @@ class RunFiles:
     # Committing: `write_frame`, `flush_journal`, then `accept_frame` or `undo`
 
     def write_frame(self, records: list[bytes], head: RunHead | None) -> bytes:
-        """Write a frame at the end, without flushing it or counting it in. Raises `ValueError`, `OSError`."""
+        """Write a frame at the end, without flushing it or counting it in. Raises `TooLarge`, `OSError`."""
         frame = encode_frame(self.seed, self.head.sequence + 1, records, head)
         self._flush_frames_of_others()
         write_at(self._open(create=True), frame, self.end)
@@ -424,8 +425,3 @@ class RunFiles:
 
     def _damaged(self, sequence: int, reason: str) -> DamagedRecord:
         return DamagedRecord(self.head.run_id, sequence, reason)
-
-
-def new_token() -> str:
-    """What makes the name of another file of a run unlike all earlier ones."""
-    return os.urandom(6).hex()

@@ -30,6 +30,11 @@ def file_name_of(run_id: str) -> str:
     return f"{readable}.{digest}"
 
 
+def new_token() -> str:
+    """What makes the name of another file of a run unlike all earlier ones."""
+    return os.urandom(6).hex()
+
+
 def read_head_file(directory: Path, run_id: str) -> bytes:
     """The bytes of a run's head file. Raises `RunNotFound`."""
     try:

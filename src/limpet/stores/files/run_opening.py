@@ -8,8 +8,8 @@ from pathlib import Path
 from limpet.journal.store import RunHead
 from limpet.stores.atomic_files import flush_directory
 from limpet.stores.files.frames import JournalPlace
-from limpet.stores.files.run_files import RunFiles, new_token
-from limpet.stores.files.run_names import parse_head_file, read_head_file
+from limpet.stores.files.run_files import RunFiles
+from limpet.stores.files.run_names import new_token, parse_head_file, read_head_file
 
 
 def open_run(

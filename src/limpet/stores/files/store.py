@@ -23,6 +23,7 @@ from limpet.errors import (
     RunNotFound,
     StoreError,
     StoreUnavailable,
+    TooLarge,
     UsageError,
 )
 from limpet.journal.run_filter import RunFilter
@@ -108,10 +109,7 @@ class FileStore:
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self.clock(), self._lease_clock())
             lock.count_change(file_name_of(run.run_id))
-            try:
-                created = create_run(self._runs, self._flush, head, list(run.records))
-            except ValueError as problem:
-                raise StoreUnavailable(f"run {run.run_id!r}: {problem}") from problem
+            created = create_run(self._runs, self._flush, head, list(run.records))
             self._cache.add_created(lock, created)
             return lease
 
@@ -380,8 +378,8 @@ class FileStore:
             return None
         try:
             batch.write(lock, run, commit.records, head)
-        except ValueError as problem:
-            return StoreUnavailable(f"run {commit.run_id!r}: {problem}")
+        except TooLarge as problem:
+            return problem
         return None
 
     def _heads(
