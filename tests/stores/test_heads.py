@@ -521,3 +521,11 @@ def check_commit(store: MemoryStore, head: RunHead, now: float, given_: Any) -> 
     assert type(outcome) is type(refused)
     assert str(outcome) == str(refused)
     return head if refused else heads.apply(head, each, now)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "beyond"),
+    [("", None), ("a", "b"), ("a/", "a0"), ("\U0010ffff", None), ("a\U0010ffff", "b"), ("\ud7ff", "\ue000")],
+)
+def test_the_text_behind_a_prefix(prefix: str, beyond: str | None) -> None:
+    assert heads.after_prefix(prefix) == beyond

@@ -212,6 +212,18 @@ class Commit:
         self.ignores_posts = ignores_posts
         self.labels = labels
 
+    @property
+    def only_adds_records(self) -> bool:
+        """Whether it changes nothing else, so that a store may carry it out in a shorter way."""
+        return not (
+            self.snapshot
+            or self.status is not None
+            or self.note is not None
+            or self.labels is not None
+            or self.purge
+            or self.takes
+        )
+
 
 class Lease(NamedTuple):
     """The right to advance a run until `until`, by the store's clock, with writes that carry `fence`.

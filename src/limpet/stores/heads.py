@@ -43,6 +43,9 @@ from limpet.journal.store import (
     Tail,
 )
 
+HIGHEST_CHARACTER = 0x10FFFF
+SURROGATES = range(0xD800, 0xE000)
+
 # Transitions
 
 
@@ -129,7 +132,7 @@ def post(head: RunHead, now: float) -> RunHead:
     Raises `AlreadyCompleted`: what is posted to a completed run would never be taken in.
     """
     if head.status == COMPLETED:
-        raise AlreadyCompleted(f"run {head.run_id!r} is complete, and takes in nothing more", head.run_id)
+        raise takes_in_nothing(head.run_id)
     due = head.due
     if head.status not in ENDED and (due is None or due > now):
         due = now
@@ -188,6 +191,11 @@ def _lease_time(now: float, lease_now: float | None) -> float:
 
 
 # Refusals
+
+
+def takes_in_nothing(run_id: str) -> AlreadyCompleted:
+    """The error for a post to a run that is complete."""
+    return AlreadyCompleted(f"run {run_id!r} is complete, and takes in nothing more", run_id)
 
 
 def refusal(commit: Commit, head: RunHead, now: float, sequence: int | None = None) -> Exception | None:
@@ -357,6 +365,17 @@ def selected_documents(documents: Iterable[Document], due_by: float | None) -> l
         return sorted(documents, key=lambda document: document.name)
     due = [document for document in documents if document.due is not None and document.due <= due_by]
     return sorted(due, key=lambda document: (document.due, document.name))
+
+
+def after_prefix(prefix: str) -> str | None:
+    """The first name behind all that begin with `prefix`; None if there is none."""
+    prefix = prefix.rstrip(chr(HIGHEST_CHARACTER))
+    if not prefix:
+        return None
+    following = ord(prefix[-1]) + 1
+    if following in SURROGATES:  # they can't be stored
+        following = SURROGATES.stop
+    return prefix[:-1] + chr(following)
 
 
 # Records

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 from limpet.defaults import CLEANUP_INTERVAL, RETENTION_HOURS
 from limpet.durations import UNITS, seconds_in_text
 from limpet.errors import Conflict, RunNotFound, UsageError
-from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
+from limpet.journal.run_filter import UNHELD, Cursor, RunFilter
 from limpet.journal.store import ENDED, PAUSED, STATUSES, RunHead, Store
 from limpet.stores.heads import is_held
 from limpet.stores.opening import open_store
@@ -340,8 +340,7 @@ class Cleaner:
 
     def _beyond(self, newest: int) -> list[Expired]:
         """The runs without a holder that aren't among the newest ones, of all graphs together."""
-        unheld = (LeaseState.FREE, LeaseState.EXPIRED)
-        which = RunFilter(statuses=self.statuses, lease_states=unheld)
+        which = RunFilter(statuses=self.statuses, lease_states=UNHELD)
         reason = f"not among the {newest} newest runs"
         found = _pages(_without_encryption(self.store), which)
         return [_expired(head, reason) for head in islice(found, newest, None)]

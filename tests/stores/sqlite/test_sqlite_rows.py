@@ -13,7 +13,6 @@ from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Commit, Labels, NewRun, Post
 from limpet.stores.sqlite import lists
-from limpet.stores.sqlite.documents import after_prefix
 from limpet.stores.sqlite.store import SQLiteStore
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -155,14 +154,6 @@ def test_output_is_written_without_a_flush(path: Path) -> None:
             )
             assert synchronous == (1,)
         assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-@pytest.mark.parametrize(
-    ("prefix", "beyond"),
-    [("", None), ("a", "b"), ("a/", "a0"), ("\U0010ffff", None), ("a\U0010ffff", "b"), ("\ud7ff", "\ue000")],
-)
-def test_the_text_behind_a_prefix(prefix: str, beyond: str | None) -> None:
-    assert after_prefix(prefix) == beyond
 
 
 def test_documents_are_found_by_any_prefix(path: Path) -> None:

@@ -94,12 +94,7 @@ def is_plain(commit: Commit) -> bool:
     """Whether adding one record is all that this commit does."""
     return (
         len(commit.records) == 1
-        and not commit.snapshot
-        and commit.status is None
-        and commit.note is None
-        and commit.labels is None
-        and not commit.purge
-        and not commit.takes
+        and commit.only_adds_records
         # What doesn't fit the types of the prepared statement takes the long way, which refuses it with a reason.
         and len(commit.records[0]) <= LARGEST
         and 0 <= commit.expected < LARGEST_NUMBER

@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.journal.store import Document
+from limpet.stores.heads import after_prefix
 from limpet.stores.postgres.connections import Connections
 from limpet.stores.postgres.posts import refuse_too_large
 from limpet.stores.postgres.rows import SQL, within_bigint
-
-HIGHEST = 0x10FFFF
-SURROGATES = range(0xD800, 0xE000)
 
 
 def put_document(connections: Connections, mark: int, document: Document) -> int | None:
@@ -38,7 +36,7 @@ def list_documents(connections: Connections, prefix: str, due: bool, limit: int 
     """The documents whose names begin with `prefix`: by name, or those that are due, by due time."""
     conditions = ["name >= %s"]
     values: list[Any] = [prefix]
-    beyond = _after_prefix(prefix)
+    beyond = after_prefix(prefix)
     if beyond is not None:
         conditions.append("name < %s")
         values.append(beyond)
@@ -60,14 +58,3 @@ def _change(connections: Connections, mark: int, document: Document, *, deletes:
         lambda cursor, again: cursor.execute(SQL["CHANGE_DOCUMENT"], (*values, again)).fetchone()
     )
     return None if row is None else row[0]
-
-
-def _after_prefix(prefix: str) -> str | None:
-    """The first text behind all that begin with `prefix`; None if there is none."""
-    prefix = prefix.rstrip(chr(HIGHEST))
-    if not prefix:
-        return None
-    following = ord(prefix[-1]) + 1
-    if following in SURROGATES:  # they can't be stored
-        following = SURROGATES.stop
-    return prefix[:-1] + chr(following)

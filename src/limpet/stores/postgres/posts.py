@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from limpet.errors import AlreadyCompleted, DamagedRecord, RunNotFound, TooLarge
+from limpet.errors import DamagedRecord, RunNotFound, TooLarge
 from limpet.journal.store import Output, Post
+from limpet.stores.heads import takes_in_nothing
 from limpet.stores.postgres.append import LARGEST
 from limpet.stores.postgres.connections import Connections
 from limpet.stores.postgres.rows import SQL, within_bigint
@@ -25,7 +26,7 @@ def post(connections: Connections, mark: int, run_id: str, key: str, body: bytes
         case ("posted" | "known",):
             return outcome == ("posted",)
         case ("completed",):
-            raise AlreadyCompleted(f"run {run_id!r} is complete, and takes in nothing more", run_id)
+            raise takes_in_nothing(run_id)
         case _:
             raise RunNotFound(run_id)
 

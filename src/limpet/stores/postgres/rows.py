@@ -52,14 +52,7 @@ def commit_values(commit: Commit, mark: int, again: bool) -> tuple[Any, ...]:
         within_bigint(commit.fence),
         within_bigint(commit.expected),
         list(commit.records),
-        commit.snapshot,
-        commit.status,
-        commit.note,
-        commit.purge,
-        within_bigint(commit.takes),
-        commit.ignores_posts,
-        *(commit.labels or UNCHANGED_LABELS),
-        commit.due,
+        *_changes_of(commit),
         mark,
         again,
     )
@@ -79,19 +72,26 @@ def commits_values(commits: Sequence[Commit], marks: Sequence[int], again: bool)
                 within_bigint(commit.expected),
                 low,
                 len(records),
-                commit.snapshot,
-                commit.status,
-                commit.note,
-                commit.purge,
-                within_bigint(commit.takes),
-                commit.ignores_posts,
-                *(commit.labels or UNCHANGED_LABELS),
-                commit.due,
+                *_changes_of(commit),
                 mark,
             )
         )
     columns = map(list, zip(*rows, strict=True))
     return (*columns, records, again)
+
+
+def _changes_of(commit: Commit) -> tuple[Any, ...]:
+    """What a commit changes beside its records."""
+    return (
+        commit.snapshot,
+        commit.status,
+        commit.note,
+        commit.purge,
+        within_bigint(commit.takes),
+        commit.ignores_posts,
+        *(commit.labels or UNCHANGED_LABELS),
+        commit.due,
+    )
 
 
 def within_bigint(number: int) -> int:

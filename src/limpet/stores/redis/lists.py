@@ -18,7 +18,7 @@ from limpet.journal.store import DAMAGED, ENDED, RunHead
 from limpet.stores.heads import matches, unreadable
 from limpet.stores.redis import scripts
 from limpet.stores.redis.script_calls import ScriptCalls
-from limpet.stores.redis.scripts import text, texts
+from limpet.stores.redis.scripts import run_id_of, text, texts
 
 PER_CALL = 256
 """Ids that are read together at most."""
@@ -112,7 +112,7 @@ class RunLists:
             command = (b"ZREVRANGEBYSCORE", self._set(name), highest, lowest, b"WITHSCORES", b"LIMIT")
             (reply,) = self._calls.all([(*command, b"0", b"%d" % size)])
             page = [
-                Entry(float(created), _decoded(run))
+                Entry(float(created), run_id_of(run))
                 for run, created in zip(reply[::2], reply[1::2], strict=True)
             ]
             fresh = [entry for entry in page if last is None or entry < last]
@@ -135,7 +135,7 @@ class RunLists:
             return []
         (created,) = self._calls.all([(b"ZMSCORE", self._calls.index, *run_ids)])
         pairs = zip(run_ids, created, strict=True)
-        return sorted((Entry(float(at), _decoded(run)) for run, at in pairs if at is not None), reverse=True)
+        return sorted((Entry(float(at), run_id_of(run)) for run, at in pairs if at is not None), reverse=True)
 
     def _heads(self, entries: Iterator[Entry], sets: Sequence[str], limit: int | None) -> Iterator[RunHead]:
         """The heads of the runs that exist. One that is damaged says so."""
@@ -210,7 +210,3 @@ def _score(moment: float | None, otherwise: bytes) -> bytes:
     if moment is None:
         return otherwise
     return b"%r" % float(moment)
-
-
-def _decoded(data: bytes) -> str:
-    return data.decode(errors="replace")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from limpet.errors import AlreadyCompleted, DamagedRecord, StoreUnavailable
+from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.store import Document, Output, Post
-from limpet.stores.heads import refuse_old_fence
+from limpet.stores.heads import refuse_old_fence, takes_in_nothing
 from limpet.stores.redis import scripts
 from limpet.stores.redis.head_fields import head_of
 from limpet.stores.redis.script_calls import ScriptCalls, changed_while_read, existing, undamaged
@@ -23,7 +23,7 @@ def post(calls: ScriptCalls, token: bytes, clock: bytes, run_id: str, key: str, 
     """Post something to a run; False if it was posted this key before."""
     reply = undamaged(run_id, calls.run(scripts.POST, run_id, token, clock, text(key), body))
     if reply[1] == b"completed":
-        raise AlreadyCompleted(f"run {run_id!r} is complete, and takes in nothing more", run_id)
+        raise takes_in_nothing(run_id)
     return bool(reply[1] == b"posted")
 
 

@@ -12,7 +12,7 @@ file. This module says what each script takes; all of them get three keys:
   `KEYS[3]:graph:<graph>`, `KEYS[3]:tag:<tag>` and the like (`places` in `index.lua`) are what lists are read from.
 
 Beside the journal a run has what was posted to it (`post.lua` says how) and what it emitted, a list. Documents have
-keys of their own: see `documents.py`.
+keys of their own: see `posts_and_documents.py`.
 
 In the head, a value that may be missing is "" if it is missing, else "=…". `sum` is a checksum of all
 fields but `sequence` and `last`, so that a commit that only adds records need not compute it; `sequence` is checked
@@ -125,13 +125,16 @@ OUTPUT = _script("output")
 """Takes the number after which items are wanted, limit or "", run. Answers `{1, first, items}`."""
 
 CHANGE_DOCUMENT = _script("change_document")
-"""Takes name, version, "1" to delete it, due time (see `optional_time`), body; for `Documents`.
+"""Takes name, version, "1" to delete it, due time (see `optional_time`), body; with the keys of documents.
 
 Answers `{1, version}`, or 0 if the document has another version.
 """
 
 LIST_DOCUMENTS = _script("list_documents")
-"""Takes clock, prefix, "1" for those that are due, limit or ""; for `Documents`. Answers `{name, value, …}`."""
+"""Takes clock, prefix, "1" for those that are due, limit or ""; with the keys of documents.
+
+Answers `{name, value, …}`.
+"""
 
 PRUNE = _script("prune")
 """Takes the number of the first record to keep. Answers `{1, count}`."""
@@ -204,7 +207,8 @@ def append_arguments(commit: Commit, token: bytes, clock: bytes, keep_for: bytes
     fence = b"%d" % commit.fence
     expected = b"%d" % commit.expected
     ignores_posts = flag(commit.ignores_posts)
-    if _only_adds_records(commit):
+    # The short way in `append.lua`, where the head stays as it is.
+    if commit.only_adds_records and 0 < len(commit.records) <= RECORDS_PER_COMMAND:
         return (token, fence, expected, ignores_posts, clock, b"", *commit.records)
     return (
         token,
@@ -263,17 +267,9 @@ def texts(values: Sequence[str]) -> list[bytes]:
     return [text(value) for value in dict.fromkeys(values)]
 
 
-def _only_adds_records(commit: Commit) -> bool:
-    """Whether the head stays as it is, so that the short way in `append.lua` is enough."""
-    return (
-        commit.snapshot == 0
-        and commit.status is None
-        and commit.note is None
-        and commit.labels is None
-        and not commit.purge
-        and not commit.takes
-        and 0 < len(commit.records) <= RECORDS_PER_COMMAND
-    )
+def run_id_of(data: bytes) -> str:
+    """A run id that a script answered. Another program may have put any bytes there."""
+    return data.decode(errors="replace")
 
 
 _UNCHANGED_LABELS = (None, None, None)

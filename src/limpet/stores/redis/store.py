@@ -37,7 +37,7 @@ from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import FOUND_FIELDS, head_of, likely_dropped
 from limpet.stores.redis.lists import RunLists
 from limpet.stores.redis.script_calls import ScriptCalls, changed_while_read, existing, undamaged
-from limpet.stores.redis.scripts import number, seconds, text, texts
+from limpet.stores.redis.scripts import number, run_id_of, seconds, text, texts
 from limpet.stores.redis.server_settings import inspect_server, level_of
 
 LARGEST = 512 * 1024 * 1024
@@ -185,7 +185,7 @@ class RedisStore:
     def ready(self, graphs: Sequence[str], limit: int) -> Heads:
         command = self._calls.command(scripts.READY, "", self._clock(), b"%d" % limit, *texts(graphs))
         (reply,) = self._calls.all([command])
-        return [head_of(_decoded(run), found, length) for run, _, length, found in reply]
+        return [head_of(run_id_of(run), found, length) for run, _, length, found in reply]
 
     def prune(self, run_id: str, before: int) -> int:
         reply = undamaged(run_id, self._calls.run(scripts.PRUNE, run_id, number(before)))
@@ -293,10 +293,6 @@ def _clock_argument(clock: Callable[[], float] | None) -> Callable[[], bytes]:
     if clock is None:
         return lambda: b"+0"
     return lambda: b"%r" % float(clock())
-
-
-def _decoded(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def _too_large(run_id: str, records: Sequence[bytes]) -> TooLarge | None:

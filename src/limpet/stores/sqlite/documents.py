@@ -13,13 +13,11 @@ from zlib import crc32
 from limpet.errors import StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import Document
+from limpet.stores.heads import after_prefix
 from limpet.stores.sqlite.rows import limit_of
 from limpet.stores.statements import statements_of
 
 SQL = statements_of("sqlite")
-
-HIGHEST = 0x10FFFF
-SURROGATES = range(0xD800, 0xE000)
 
 
 def put_document(
@@ -69,17 +67,6 @@ def find_documents(
     query = f"{SQL['DOCUMENTS']} WHERE {' AND '.join(conditions)} ORDER BY {order} LIMIT ?"
     values.append(limit_of(limit))
     return list(_undamaged(cursor.execute(query, values)))
-
-
-def after_prefix(prefix: str) -> str | None:
-    """The first text behind all that begin with `prefix`; None if there is none."""
-    prefix = prefix.rstrip(chr(HIGHEST))
-    if not prefix:
-        return None
-    following = ord(prefix[-1]) + 1
-    if following in SURROGATES:  # they can't be stored
-        following = SURROGATES.stop
-    return prefix[:-1] + chr(following)
 
 
 def _undamaged(rows: Iterable[Sequence[Any]]) -> Iterable[Document]:
