@@ -219,8 +219,9 @@ class Runs:
         """Hand runs that failed, or were cancelled or quarantined, back to the workers, from where they stopped.
 
         It takes an id, several ids, or the filters of `list`: `retry(status="failed", since="2h")`. To mean all runs,
-        say `all_runs=True`. `update` is merged into their states, which needs their graphs. With `dry_run`, nothing
-        is changed. `limit` is how many are dealt with at most, newest first, of those that match.
+        say `all_runs=True`. `update` is merged into their states, which needs their graphs: if one of them isn't
+        known, this raises `UsageError` before any run is changed. With `dry_run`, nothing is changed. `limit` is how
+        many are dealt with at most, newest first, of those that match.
 
         Returns the outcome for each run. One that fails doesn't stop the others, and one that changed meanwhile is
         skipped. `progress` is called with each outcome as it comes. One id alone raises what went wrong instead:
@@ -231,6 +232,11 @@ class Runs:
 
         check_update(update)
         change = Change("retry", lambda each: self._retry(each, update), unfit_to_retry)
+        if update and not isinstance(run_id, str):
+            if isinstance(run_id, Iterable):
+                run_id = [*run_id]  # looked through twice
+            planned = self._change(change, run_id, all_runs, limit, True, None, filters)
+            self._need_graphs(planned)
         return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     aretry = async_version(retry, changes=True)
@@ -410,6 +416,18 @@ class Runs:
     def _plan_for(self, graph: str) -> Plan | None:
         compiled = self._compiled_for(graph)
         return None if compiled is None else compiled.plan
+
+    def _need_graphs(self, planned: Outcomes) -> None:
+        """Raise `UsageError` if the graph of a run that would be changed with an update isn't known."""
+        graphs = {each.graph for each in planned if each.result == "planned"}
+        unknown = sorted(graph for graph in graphs if self._compiled_for(graph) is None)
+        if unknown:
+            names = ", ".join(map(repr, unknown))
+            refused = UsageError(
+                f"an update is merged by the code of each run's graph, which isn't known here for {names}; "
+                "nothing was changed"
+            )
+            raise refused.with_advice("give it with Runs(store, graphs=[…]), or choose other runs by graph=…")
 
     def _need_graph(self, call: str, run_id: str) -> CompiledGraph:
         graph = self._graph_of(run_id)

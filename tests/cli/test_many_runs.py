@@ -128,6 +128,10 @@ def test_one_run_is_retried_with_another_value(failed: Command, here: Path) -> N
     assert failed("runs", "retry", "r2", "--json").data == {"run_id": "r2", "status": "running"}
     refused = failed("runs", "retry", "--status", "failed", "--set", "order=o9")
     assert (refused.code, "--of" in refused.err) == (2, True)
+    failed("run", "flows:busy", "--id", "busy")
+    refused = failed("runs", "retry", "r3", "busy", "--set", "order=o9", "--graph", "shop:orders")
+    assert (refused.code, "these runs are of 'busy', 'orders'" in refused.err) == (2, True)
+    assert failed("runs", "show", "r3", "--json").data["status"] == "failed"
 
 
 def test_each_of_several_runs_has_an_outcome(failed: Command) -> None:

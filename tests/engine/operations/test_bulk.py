@@ -120,9 +120,15 @@ def test_an_update_is_merged_into_each_run_by_its_own_graph() -> None:
     graph, bug = failed_orders(store, 2)
     with pytest.raises(ExecutionError):
         single(_fail, name="other").compile(store=store).execute({}, run_id="other")
-    outcomes = {each.run_id: each for each in Runs(store, graph).retry(update={"who": "x"}, status="failed")}
-    assert results(list(outcomes.values())) == {"r0": "done", "r1": "done", "other": "failed"}
-    assert "checks run 'other' against its graph" in outcomes["other"].reason
+    unknown = r"isn't known here for 'other'; nothing was changed; give it with Runs\(store, graphs="
+    for which in ({"status": "failed"}, {"run_id": iter(["r0", "other"])}, {"all_runs": True, "dry_run": True}):
+        with pytest.raises(UsageError, match=unknown):
+            Runs(store, graph).retry(update={"who": "x"}, **which)
+    with pytest.raises(UsageError, match="isn't known here for 'orders', 'other'"):
+        Runs(store).retry(update={"who": "x"}, status="failed")
+    assert {info.status for info in Runs(store).list()} == {"failed"}
+    retried = Runs(store, graph).retry(update={"who": "x"}, status="failed", graph="orders")
+    assert results(retried) == {"r0": "done", "r1": "done"}
     bug.fixed = True
     graph.recover()
     assert [graph.state_at(run_id)["shipped"] for run_id in ("r0", "r1")] == ["x", "x"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,10 +40,7 @@ def retry(args: Namespace, output: Output) -> int:
     runs = Runs(store)
     change: Callable[..., Outcomes] = runs.retry
     if args.set:
-        name = args.of or (runs.get(ids[0]).graph if ids else None)
-        if name is None:
-            raise UsageError("--set changes states of one graph: give the name of it with --of")
-        graph = graph_named(args, name)
+        graph = graph_named(args, _one_graph(args, ids, runs))
         change = partial(Runs(store, graph).retry, update=read_changes(args, graph, output))
     if _is_one(args, ids):
         change(ids[0])
@@ -117,6 +115,22 @@ def _whole_ids(args: Namespace, store: Store, output: Output) -> list[str]:
     if len(found) == 1:
         args.run = found[0]
     return found
+
+
+def _one_graph(args: Namespace, ids: list[str], runs: Runs) -> str:
+    """The name of the graph whose states `--set` changes. Raises `UsageError` unless it is clear which one is meant."""
+    if not ids and args.of is None:
+        raise UsageError("--set changes states of one graph: give the name of it with --of")
+    names = {args.of} if args.of else set()
+    for run_id in ids:
+        with suppress(RunNotFound):  # that is its outcome
+            names.add(runs.get(run_id).graph)
+    if not names:
+        raise RunNotFound(ids[0])
+    if len(names) > 1:
+        listed = ", ".join(map(repr, sorted(names)))
+        raise UsageError(f"--set changes states of one graph, and these runs are of {listed}: name fewer runs")
+    return str(names.pop())
 
 
 def _is_one(args: Namespace, ids: list[str]) -> bool:
