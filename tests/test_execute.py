@@ -650,7 +650,7 @@ def test_runs_can_be_listed_by_status_tag_and_graph() -> None:
     assert {info.run_id for info in Runs(store).list()} == set("abcde")
     with pytest.raises(UsageError, match="a run's status is one of running, paused, completed"):
         graph.runs("done")
-    with pytest.raises(UsageError, match="tags must be non-empty strs"):
+    with pytest.raises(UsageError, match="a tag must be a non-empty str"):
         graph.execute({}, tags=[""])
 
 

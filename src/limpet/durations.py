@@ -6,8 +6,7 @@ refuse it with an error of its own.
 
 from __future__ import annotations
 
-import math
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from limpet.errors import UsageError
@@ -25,8 +24,14 @@ UTC, unless it names a zone), or how long ago: a `timedelta`, or a text such as 
 UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 """The seconds of each unit in a text such as "7d"."""
 
+UNIT_NAMES: Final = ("sec", "second", "min", "minute", "hour", "day", "week")
+"""What may be written for a unit by mistake. "m" is a minute, so a month isn't among them."""
+
 EARLIEST_TIMESTAMP: Final = 1e8
 """Seconds since the epoch, in 1973. A smaller number is taken for a mistake: it is a span of time, or a year."""
+
+LATEST_TIMESTAMP: Final = 253402300800.0
+"""Seconds since the epoch, at the end of the year 9999, up to which calendars go."""
 
 LONGEST_SPAN: Final = 100 * 365 * 86400.0
 """Seconds that a span of time may have: a hundred years. No system can wait for more than 292."""
@@ -112,7 +117,7 @@ def past_moment_of(given: Any, now: float, what: str) -> float:
     if isinstance(given, str):
         seconds = seconds_in_text(given)
         if seconds is not None:
-            return now - seconds
+            return now - min(seconds, LONGEST_SPAN)
         try:
             at = datetime.fromisoformat(given)
         except ValueError:
@@ -120,14 +125,32 @@ def past_moment_of(given: Any, now: float, what: str) -> float:
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
         return at.timestamp()
-    if type(given) in (int, float) and EARLIEST_TIMESTAMP <= given < math.inf:
+    if type(given) in (int, float) and EARLIEST_TIMESTAMP <= given <= LATEST_TIMESTAMP:
         return float(given)
     raise _no_past_moment(given, what)
 
 
 def _no_past_moment(given: Any, what: str) -> UsageError:
-    mistake = UsageError(f"{what} is a time, not {given!r}")
-    return mistake.with_advice(
-        "give how long ago ('90s', '30m', '12h', '7d'), a date such as '2026-05-01T12:00Z', a datetime with a time "
-        "zone, or seconds since the epoch"
+    meant = _moment_meant(given)
+    mistake = UsageError(
+        f"{what} is a time, not {given!r}: give how long ago ('90s', '30m', '12h', '7d'), or a date such as "
+        f"'2026-05-01T12:00Z'{meant}"
     )
+    if meant:
+        return mistake
+    return mistake.with_advice("a datetime with a time zone, and seconds since the epoch, are times as well")
+
+
+def _moment_meant(given: Any) -> str:
+    """The end of a message about what isn't a time in the past: how to write what was meant, if that is clear."""
+    meant = ""
+    if isinstance(given, date):
+        meant = given.isoformat()
+    elif isinstance(given, str):
+        number, _, unit = given.strip().lower().partition(" ")
+        word = unit.strip().removesuffix("s")
+        if word and seconds_in_text(f"{number}{word[0]}") is not None and word in UNIT_NAMES:
+            meant = f"{number}{word[0]}"
+        elif given.strip().lower() == "yesterday":
+            meant = "1d"
+    return f"; did you mean {meant!r}?" if meant else ""

@@ -161,6 +161,10 @@ def test_no_command_means_all_runs_by_accident(failed: Command, verb: str) -> No
     assert failed("runs", verb, "r1", "--status", "failed", "--yes").code == 2
     assert failed("runs", verb, "--all", "--status", "failed", "--yes").code == 2
     assert failed("runs", verb, "--all").code == 2  # it can't ask here
+    unset = failed("runs", verb, "--status", "failed", "--error", "", "--yes")
+    assert (unset.code, "error must be a non-empty str" in unset.err) == (2, True)
+    late = failed("runs", verb, "--since", "2 hours", "--yes")
+    assert (late.code, "did you mean '2h'" in late.err) == (2, True)
     assert len(failed("runs", verb, "--all", "--dry-run", "--json").data["runs"]) == 4
     assert len(failed("runs", "list", "--status", "failed", "--json").data) == 3
 

@@ -121,7 +121,11 @@ def test_an_update_is_merged_into_each_run_by_its_own_graph() -> None:
     with pytest.raises(ExecutionError):
         single(_fail, name="other").compile(store=store).execute({}, run_id="other")
     unknown = r"isn't known here for 'other'; nothing was changed; give it with Runs\(store, graphs="
-    for which in ({"status": "failed"}, {"run_id": iter(["r0", "other"])}, {"all_runs": True, "dry_run": True}):
+    for which in (
+        {"status": "failed"},
+        {"run_id": iter(["r0", "other"])},
+        {"all_runs": True, "dry_run": True},
+    ):
         with pytest.raises(UsageError, match=unknown):
             Runs(store, graph).retry(update={"who": "x"}, **which)
     with pytest.raises(UsageError, match="isn't known here for 'orders', 'other'"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from time import monotonic
 from typing import Any
 
@@ -185,15 +185,29 @@ def test_a_search_for_a_text_says_how_many_runs_it_looked_through(monkeypatch: p
     [
         ({"status": "fialed"}, "status is one of .* not 'fialed'; did you mean 'failed'"),
         ({"status": ["failed", "que"]}, "did you mean 'queued'"),
-        ({"since": "2 hours"}, "since is a time, not '2 hours'; give how long ago"),
+        ({"status": 5}, "status is one of .* not 5"),
+        ({"status": b"failed"}, "status is one of .* not b'failed'"),
+        ({"status": []}, "status has no status in it: leave it out to mean all runs"),
+        ({"graph": StateGraph(name="g")}, "graph must be a non-empty str, .*; did you mean 'g'"),
+        ({"since": "2 hours"}, "since is a time, not '2 hours': give how long ago .*; did you mean '2h'"),
+        ({"since": "3 months"}, "since is a time, not '3 months': give .*00Z'; a datetime"),
+        ({"since": date(2026, 1, 1)}, "did you mean '2026-01-01'"),
         ({"since": 7200}, "since is a time, not 7200"),
+        ({"since": 10**400}, "since is a time, not 1000"),
         ({"before": datetime(2026, 1, 1)}, "before: .* has no time zone"),
         ({"created_since": float("nan")}, "created_since is a time"),
         ({"created_before": -1}, "created_before is a time"),
-        ({"error": ValueError}, "error must be a non-empty str"),
+        ({"error": ValueError}, "error must be a non-empty str, .*; did you mean 'ValueError'"),
+        ({"error": ValueError("no")}, "did you mean 'ValueError'"),
+        ({"node": ["ask"]}, "node must be a non-empty str"),
         ({"text": ""}, "text must be a non-empty str"),
-        ({"tag": [1]}, "tags must be non-empty strs"),
+        ({"tag": 5}, "a tag must be a non-empty str, not 5; did you mean '5'"),
+        ({"tag": ["a", None]}, "a tag must be a non-empty str, not None"),
+        ({"tag": {"a": "b"}}, "a tag must be a non-empty str, not {'a': 'b'}"),
+        ({"tag": ""}, "a tag must be a non-empty str, not ''"),
         ({"after": "r1"}, "after='r1' isn't a place in a list"),
+        ({"after": timedelta(hours=2)}, "isn't a place in a list"),
+        ({"limit": "5"}, "limit must be a whole number"),
         ({"limit": -1}, "limit must be a whole number"),
     ],
 )

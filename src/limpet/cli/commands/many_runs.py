@@ -83,7 +83,8 @@ def filters_of(args: Namespace) -> dict[str, Any]:
     """The filters among the options of a command line."""
     given = {name: getattr(args, name) for name in FILTERS}
     given["graph"] = args.of
-    return {name: value for name, value in given.items() if value}
+    # Not those that are empty: `--error "$TYPE"` without a TYPE doesn't mean all runs.
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def filter_words(args: Namespace) -> list[str]:
@@ -118,7 +119,7 @@ def _whole_ids(args: Namespace, store: Store, output: Output) -> list[str]:
 
 
 def _one_graph(args: Namespace, ids: list[str], runs: Runs) -> str:
-    """The name of the graph whose states `--set` changes. Raises `UsageError` unless it is clear which one is meant."""
+    """The name of the graph whose states `--set` changes. Raises `UsageError` unless it is clear which one."""
     if not ids and args.of is None:
         raise UsageError("--set changes states of one graph: give the name of it with --of")
     names = {args.of} if args.of else set()
@@ -129,7 +130,9 @@ def _one_graph(args: Namespace, ids: list[str], runs: Runs) -> str:
         raise RunNotFound(ids[0])
     if len(names) > 1:
         listed = ", ".join(map(repr, sorted(names)))
-        raise UsageError(f"--set changes states of one graph, and these runs are of {listed}: name fewer runs")
+        raise UsageError(
+            f"--set changes states of one graph, and these runs are of {listed}: name fewer runs"
+        )
     return str(names.pop())
 
 

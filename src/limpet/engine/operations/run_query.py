@@ -8,7 +8,7 @@ the store page by page, newest runs first, so any number of runs may match.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
@@ -111,9 +111,7 @@ class RunQuery:
             if name not in known:
                 raise TypeError(f"runs have no filter {name!r}{did_you_mean(name, known)}")
         for name in ("graph", "error", "node", "text"):
-            value = filters.get(name)
-            if value is not None and not (isinstance(value, str) and value):
-                raise UsageError(f"{name} must be a non-empty str, not {value!r}")
+            _check_text(name, filters.get(name))
         times = []
         for name in ("created_since", "created_before", "since", "before"):
             given = filters.get(name)
@@ -123,7 +121,7 @@ class RunQuery:
         return cls(
             statuses=_statuses(filters.get("status")),
             graph=filters.get("graph"),
-            tags=tag_names(filters.get("tag") or ()),
+            tags=() if filters.get("tag") is None else tag_names(filters["tag"]),
             error=filters.get("error"),
             node=filters.get("node"),
             text=(filters.get("text") or "").casefold(),
@@ -279,17 +277,36 @@ def _cursor_of(text: str | None) -> Cursor | None:
     """The place in a list that `RunInfo.cursor` names. Raises `UsageError`."""
     if text is None:
         return None
-    created, _, run_id = str(text).partition(":")
-    with suppress(ValueError):
-        if run_id:
-            return Cursor(float.fromhex(created), run_id)
+    if isinstance(text, str):
+        created, _, run_id = text.partition(":")
+        with suppress(ValueError, OverflowError):
+            if run_id:
+                return Cursor(float.fromhex(created), run_id)
     raise UsageError(f"after={text!r} isn't a place in a list; RunList.next and RunInfo.cursor are")
+
+
+def _check_text(name: str, given: Any) -> None:
+    """Refuse what isn't a text, with the text that was meant: the name of a graph, or of a type of errors."""
+    if given is None or (isinstance(given, str) and given):
+        return
+    meant = None
+    if name == "graph":
+        meant = getattr(given, "name", None)
+    elif name == "error" and isinstance(given, (type, BaseException)):
+        kind = given if isinstance(given, type) else type(given)
+        meant = kind.__name__
+    hint = f"; did you mean {meant!r}?" if isinstance(meant, str) else ""
+    raise UsageError(f"{name} must be a non-empty str, not {given!r}{hint}")
 
 
 def _statuses(given: Any) -> tuple[str, ...]:
     if given is None:
         return ()
-    found = (given,) if isinstance(given, str) else tuple(given)
+    found: tuple[Any, ...] = (given,)
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)):
+        found = tuple(given)
+    if not found:
+        raise UsageError("status has no status in it: leave it out to mean all runs")
     for status in found:
         if status not in QUERY_STATUSES:
             known = ", ".join(QUERY_STATUSES)

@@ -247,9 +247,14 @@ def check_id(run_id: Any) -> str:
 
 def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags as a run is stored with them; a single one may be a str. Raises `UsageError`."""
-    found = (tags,) if isinstance(tags, str) else tuple(tags)
-    if not all(isinstance(tag, str) and tag for tag in found):
-        raise UsageError(f"tags must be non-empty strs, not {found!r}")
+    found: tuple[Any, ...] = (tags,)
+    if isinstance(tags, Iterable) and not isinstance(tags, (str, bytes, Mapping)):
+        found = tuple(tags)
+    for tag in found:
+        if not (isinstance(tag, str) and tag):
+            number = type(tag) in (int, float)
+            meant = f"; did you mean {str(tag)!r}?" if number else ""
+            raise UsageError(f"a tag must be a non-empty str, not {tag!r}{meant}")
     return found
 
 
