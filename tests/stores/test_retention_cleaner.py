@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from limpet import Cleaner, MemoryStore, RunPaused, StateGraph, UsageError, Workflow
+from limpet.journal import run_filter
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import ENDED, PAUSED, RUNNING, STATUSES, Commit, NewRun, RunHead
-from limpet.stores import retention
 from limpet.stores.retention import Retention, find_expired
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance.store_calls import ManualClock
@@ -239,7 +239,7 @@ def test_runs_continue_while_it_works() -> None:
 
 def test_runs_are_asked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """P7, H11: however many there are, and whatever their number is."""
-    monkeypatch.setattr(retention, "PAGE_SIZE", 3)
+    monkeypatch.setattr(run_filter, "PAGE_SIZE", 3)
     clock = ManualClock()
     for count in (2, 3, 7, 9):
         store = MemoryStore(clock)

@@ -33,7 +33,7 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations import cancel
 from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions import session
+from limpet.engine.sessions import session, trials
 from limpet.engine.sessions import start as creation
 from limpet.engine.supervisor import orphans, run_resumer, watch_loop
 from limpet.errors import AnswerRefused, Conflict, RunExists, RunNotFound, StoreUnavailable, UsageError
@@ -379,6 +379,7 @@ def simulated() -> Iterator[None]:
         (creation, "time", lambda: world().now_here()),
         (entry, "time", lambda: world().now_here()),
         (session, "time", lambda: world().now_here()),
+        (trials, "time", lambda: world().now_here()),
         (session, "sleep", lambda seconds: world().idle(seconds)),
         (session, "_random", lambda: world().dice.random()),
     ]

@@ -1,9 +1,16 @@
-"""Which runs to list: `RunFilter`, and `Cursor`, a place in such a list."""
+"""Which runs to list: `RunFilter`, `Cursor`, a place in such a list, and how to list any number of them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from limpet.journal.store import RunHead, Store
+
+PAGE_SIZE = 1000
+"""Runs that a store is asked for at once, where all that match are wanted."""
 
 
 class Cursor(NamedTuple):
@@ -53,3 +60,11 @@ class RunFilter(NamedTuple):
     is_waiting: bool | None = None
     after: Cursor | None = None
     limit: int | None = None
+
+
+def list_in_pages(store: Store, which: RunFilter) -> Iterator[RunHead]:
+    """All runs that match, newest first, asked for in parts: a store may have any number of them."""
+    after: Cursor | None = None
+    while page := store.list(which._replace(after=after, limit=PAGE_SIZE)):
+        yield from page
+        after = page[-1].cursor

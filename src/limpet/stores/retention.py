@@ -13,7 +13,7 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeGuard
 from limpet.defaults import CLEANUP_INTERVAL, RETENTION_HOURS
 from limpet.durations import UNITS, seconds_in_text
 from limpet.errors import Conflict, RunNotFound, UsageError
-from limpet.journal.run_filter import UNHELD, Cursor, RunFilter
+from limpet.journal.run_filter import UNHELD, RunFilter, list_in_pages
 from limpet.journal.store import ENDED, PAUSED, STATUSES, RunHead, Store
 from limpet.stores.heads import is_held
 from limpet.stores.opening import open_store
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 Duration = float | timedelta | str
 """Seconds, a timedelta, or a text such as "90s", "30m", "12h", "7d", "2w"."""
-
-PAGE_SIZE = 1000
-"""Runs that are asked for at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +102,7 @@ def find_expired(
     found: list[Expired] = []
     ended: Counter[str] = Counter()
     now = clock()
-    for head in _pages(_without_encryption(store), RunFilter(statuses=policy.statuses, graph=graph)):
+    for head in list_in_pages(_without_encryption(store), RunFilter(statuses=policy.statuses, graph=graph)):
         if head.status in ENDED:
             ended[head.graph] += 1
         if is_held(head, now):
@@ -342,7 +339,7 @@ class Cleaner:
         """The runs without a holder that aren't among the newest ones, of all graphs together."""
         which = RunFilter(statuses=self.statuses, lease_states=UNHELD)
         reason = f"not among the {newest} newest runs"
-        found = _pages(_without_encryption(self.store), which)
+        found = list_in_pages(_without_encryption(self.store), which)
         return [_expired(head, reason) for head in islice(found, newest, None)]
 
     def _mistakes(self) -> Iterable[str]:
@@ -372,14 +369,6 @@ def _without_encryption(store: Store) -> Store:
     """The store inside of an encrypted one: finding and deleting runs needs no key, so it works without one."""
     inner: Store = getattr(store, "inner", store)
     return inner
-
-
-def _pages(store: Store, which: RunFilter) -> Iterator[RunHead]:
-    """The heads that match, newest first, asked for in parts: a store may have any number of them."""
-    after: Cursor | None = None
-    while page := store.list(which._replace(after=after, limit=PAGE_SIZE)):
-        yield from page
-        after = page[-1].cursor
 
 
 def _expired(head: RunHead, reason: str) -> Expired:

@@ -507,9 +507,10 @@ def test_sets_and_defaults_do_not_make_another_input(tmp_path: Any) -> None:
     assert forward != input_digest(plan, StartRequest({"names": frozenset(names)}, None, "r"))
 
 
-def test_what_an_earlier_version_kept_is_not_pruned() -> None:
+def test_what_an_earlier_version_kept_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     """H10, D10: its summaries don't say what may be deleted; and no completed run is left out."""
     from limpet.engine.sessions import step_retention
+    from limpet.journal import run_filter
     from limpet.journal.encoding.codec import encode
     from limpet.journal.store import COMPLETED, Commit, NewRun
 
@@ -521,9 +522,6 @@ def test_what_an_earlier_version_kept_is_not_pruned() -> None:
         note = encode({"step": 1} if number == 0 else {"step": 1, "prunable": True})
         assert store.append([Commit(run_id, 1, 1, [b"2", b"3"], 3, COMPLETED, note)]) == [None]
     runs = step_retention.CompletedRuns(store)
-    page, step_retention.PAGE = step_retention.PAGE, 2
-    try:
-        runs._prune_before(store.clock() + 1)
-    finally:
-        step_retention.PAGE = page
+    monkeypatch.setattr(run_filter, "PAGE_SIZE", 2)
+    runs._prune_before(store.clock() + 1)
     assert [store.read(f"r{number}", first=1).first for number in range(7)] == [1, 3, 3, 3, 3, 3, 3]

@@ -42,13 +42,14 @@ from limpet.engine.sessions.trials import (
     NeedsSolitude,
     begin_trial,
     crash_history,
+    forgive_crashes,
+    quarantine,
 )
 from limpet.engine.sessions.user_checkpointer import load_checkpoint
 from limpet.errors import (
     Conflict,
     RunNotFound,
     RunPaused,
-    RunQuarantined,
     UnstorableValue,
     UsageError,
 )
@@ -60,7 +61,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, RunHead, Tail
-from limpet.journal.waits import EXPIRE, FAILED_PHASE, RESUME
+from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -106,26 +107,26 @@ def resume(
             given = given.about(asked_at(client, progress, point))
         cancel_requested = _take_in(client, reopened, held, given, tail.head)
         _store_input(compiled, reopened, held, given, tail.head)
-        on_trial = False
-        if reopened.history is not None and reopened.history.is_suspect(limits):
-            on_trial = True
-            is_alone = limits is not None and limits.is_alone
-            begin_trial(progress, reopened.writer, held, reopened.history.alone, is_alone)
+        on_trial = _begin_trial_of_suspect(reopened, held, limits)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
-        is_start = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
-        options = SessionOptions(stream, not is_start, tail.first, max_sleep, on_trial, limits is not None)
+        begins = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
+        options = SessionOptions(
+            stream,
+            resumed=not begins,
+            first_record=tail.first,
+            max_sleep=max_sleep,
+            on_trial=on_trial,
+            supervised=limits is not None,
+        )
         session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
     if cancel_requested and (given.timed or given.is_start):
         # No user has resumed it since the request to cancel, so the request still holds.
         session.stop.ask()
-    if is_start:
+    if begins:
         emit_start(compiled, run_id)
     else:
-        if compiled.emit is not None:
-            data = {"run_id": run_id, "node": progress.made_by}
-            compiled.emit(events.CHECKPOINT_LOAD, compiled.plan.name, data)
-        _log_resume(compiled.plan, progress)
+        _report_resume(compiled, progress)
     return session
 
 
@@ -222,7 +223,7 @@ def _reopen(
     sleeps = (progress.due() or 0.0) > held.now()
     if limits is not None and history is not None and not sleeps:
         if history.alone >= limits.max_crashes and progress.status == RUNNING:
-            _quarantine(compiled, progress, tail, held, history.alone)
+            quarantine(compiled, progress, tail, held, history.alone)
         if history.is_suspect(limits) and not limits.has_turn:
             raise NeedsSolitude(progress.run_id, history)
     changed = _fit_to_plan(compiled.plan, progress, given)
@@ -234,7 +235,7 @@ def _reopen(
     writer.newest_snapshot = tail.first
     if history is not None and sleeps:
         if history.crashes > 0 or history.was_tried:
-            _forgive_crashes(progress, writer, held)
+            forgive_crashes(progress, writer, held)
         history = None
     progress.count_crashes(held.crashes)
     if changed:
@@ -243,7 +244,21 @@ def _reopen(
     return _Reopened(progress, writer, history)
 
 
-def _log_resume(plan: Plan, progress: Progress) -> None:
+def _begin_trial_of_suspect(reopened: _Reopened, held: HeldRun, limits: CrashLimits | None) -> bool:
+    """Begin the trial of a run that may have crashed its process. Returns whether the run is such a suspect."""
+    if reopened.history is None or not reopened.history.is_suspect(limits):
+        return False
+    is_alone = limits is not None and limits.is_alone
+    begin_trial(reopened.progress, reopened.writer, held, reopened.history.alone, is_alone)
+    return True
+
+
+def _report_resume(compiled: CompiledGraph, progress: Progress) -> None:
+    """Notify the observers that a run is resumed, and log it."""
+    plan = compiled.plan
+    if compiled.emit is not None:
+        data = {"run_id": progress.run_id, "node": progress.made_by}
+        compiled.emit(events.CHECKPOINT_LOAD, plan.name, data)
     if "logging" not in sys.modules:
         return
     from limpet.observe.log import log_checkpoint
@@ -261,26 +276,6 @@ def _refuse_not_due(head: RunHead, held: HeldRun) -> None:
     """Refuse a resume by a supervisor whose list is out of date: the run was answered, or sleeps for longer."""
     if head.due is None or head.due > held.now() + STORE_CLOCK_TOLERANCE:
         raise Conflict(head.run_id, "it is no longer due")
-
-
-def _quarantine(compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun, times: int) -> None:
-    """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
-    node = progress.current_node()
-    reason = f"its process crashed {times} times in a row at node {node!r}, so the run was quarantined"
-    error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
-    status = run_lifecycle.next_status(tail.head.status, run_lifecycle.QUARANTINE)
-    changes: dict[str, Any] = {"status": status, "reason": reason, "error": error, "cleared": True}
-    if progress.section is None:
-        changes["phase"] = FAILED_PHASE
-    progress.crashes = held.crashes
-    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
-    writer.add_move(progress, changes, time())
-    held.commit(writer.commit(status, summary(progress), ignores_posts=True))
-    if compiled.emit is not None:
-        data = {"run_id": progress.run_id, "node": node, "error": reason}
-        compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
-    quarantined = RunQuarantined(f"run {progress.run_id!r}: {reason}", progress.run_id)
-    raise quarantined.with_advice(f"retry it with resume({progress.run_id!r})", "retry")
 
 
 def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
@@ -310,15 +305,6 @@ def _refuse_old_step(progress: Progress, point: Point | None) -> None:
     run_id = progress.run_id
     outdated = Conflict(run_id, f"step {step} is no longer its newest, which is {progress.step}")
     raise outdated.with_advice(f"fork({run_id!r}, step={step}) starts a new run from there", "fork")
-
-
-def _forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
-    """Reset the count of crashes of a run that sleeps: it did nothing, so holders didn't crash because of it."""
-    changes = {}
-    if progress.section is None:
-        changes["attempts"] = progress.attempts
-    progress.count_crashes(held.crashes)
-    writer.add_move(progress, changes, time())
 
 
 def _take_in(

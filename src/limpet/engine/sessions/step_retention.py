@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from limpet.defaults import CLEANUP_INTERVAL
 from limpet.errors import RunNotFound
 from limpet.journal.record_shapes import is_prunable
-from limpet.journal.run_filter import RunFilter
+from limpet.journal.run_filter import RunFilter, list_in_pages
 from limpet.journal.store import COMPLETED, Commit, Store
 from limpet.threads.workers import JobQueue
 
@@ -25,9 +25,6 @@ PRUNE_GRACE = 60.0
 
 PRUNE_INTERVAL = 60.0
 """Seconds until old steps of completed runs are looked for again."""
-
-PAGE = 1000
-"""How many completed runs are asked for at once."""
 
 SHORTEST_CLEANUP_INTERVAL = 60.0
 """Seconds, at least, until old runs of a graph are looked for again. At most it is `CLEANUP_INTERVAL`."""
@@ -116,13 +113,11 @@ class CompletedRuns:
             )
 
     def _prune_before(self, until: float) -> None:
-        which = RunFilter(statuses=(COMPLETED,), updated_since=self._seen, updated_before=until, limit=PAGE)
-        while page := self._store.list(which):
-            for head in page:
-                if head.snapshot > 1 and is_prunable(head.note):
-                    with suppress(RunNotFound):
-                        self._store.prune(head.run_id, head.snapshot)
-            which = which._replace(after=page[-1].cursor)
+        which = RunFilter(statuses=(COMPLETED,), updated_since=self._seen, updated_before=until)
+        for head in list_in_pages(self._store, which):
+            if head.snapshot > 1 and is_prunable(head.note):
+                with suppress(RunNotFound):
+                    self._store.prune(head.run_id, head.snapshot)
         self._seen = until
 
 

@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import os
 from time import time
-from typing import NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from limpet.engine.leases.lease_client import HeldRun
-from limpet.errors import Conflict, StoreError
+from limpet.engine.loop.run_lifecycle import QUARANTINE, next_status
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.errors import Conflict, RunQuarantined, StoreError
 from limpet.journal.progress import Progress
 from limpet.journal.reader import read_progress_and_weight
-from limpet.journal.writer import JournalWriter
+from limpet.journal.store import Tail
+from limpet.journal.waits import FAILED_PHASE
+from limpet.journal.writer import JournalWriter, summary
+from limpet.observe import events
 
 TRIAL = "trial"
 """Where the metadata of a run has its last trial: the number of its record, the crashes that count, whether alone."""
@@ -81,6 +86,37 @@ def begin_trial(progress: Progress, writer: JournalWriter, held: HeldRun, alone:
     commit = writer.commit(ignores_posts=True)
     held.commit(commit)
     writer.acknowledge(len(commit.records))
+
+
+def quarantine(
+    compiled: CompiledGraph, progress: Progress, tail: Tail, held: HeldRun, times: int
+) -> NoReturn:
+    """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
+    node = progress.current_node()
+    reason = f"its process crashed {times} times in a row at node {node!r}, so the run was quarantined"
+    error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
+    status = next_status(tail.head.status, QUARANTINE)
+    changes: dict[str, Any] = {"status": status, "reason": reason, "error": error, "cleared": True}
+    if progress.section is None:
+        changes["phase"] = FAILED_PHASE
+    progress.crashes = held.crashes
+    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
+    writer.add_move(progress, changes, time())
+    held.commit(writer.commit(status, summary(progress), ignores_posts=True))
+    if compiled.emit is not None:
+        data = {"run_id": progress.run_id, "node": node, "error": reason}
+        compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
+    quarantined = RunQuarantined(f"run {progress.run_id!r}: {reason}", progress.run_id)
+    raise quarantined.with_advice(f"retry it with resume({progress.run_id!r})", "retry")
+
+
+def forgive_crashes(progress: Progress, writer: JournalWriter, held: HeldRun) -> None:
+    """Reset the count of crashes of a run that sleeps: it did nothing, so holders didn't crash because of it."""
+    changes = {}
+    if progress.section is None:
+        changes["attempts"] = progress.attempts
+    progress.count_crashes(held.crashes)
+    writer.add_move(progress, changes, time())
 
 
 def accuse(held: HeldRun) -> None:
