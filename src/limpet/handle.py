@@ -98,7 +98,10 @@ class RunHandle(Generic[S]):
     ahistory = async_version(history)
 
     def wait(self, timeout: float | None = None) -> RunInfo:
-        """Wait until the run ends or asks something, and return what is known of it then. Raises `TimeoutError`."""
+        """Wait until the run ends or asks something, and return what is known of it then. Raises `TimeoutError`.
+
+        A store that becomes unavailable meanwhile is waited for, too.
+        """
         patience = patience_of(timeout, "timeout")
         if follow.wait_for_stop(self._client, self.id, patience) is None:
             raise self._too_late(timeout)
@@ -131,8 +134,10 @@ class RunHandle(Generic[S]):
         Each event is a dict with its `type`, the `run_id`, the time `at`, and a `cursor`. `after` is the cursor of an
         event, also one from another process: the events after it are given, none twice and none left out. A paused
         run keeps the caller waiting for what comes next. `docs/how-to/runs-in-your-hands.md` lists the events.
-        Raises `RunNotFound`, also when the run is deleted meanwhile, `DamagedRecord`, and `UsageError` for a cursor
-        that isn't one of this run.
+        The caller waits while the store is unavailable, unless it is from the beginning on.
+
+        Raises `RunNotFound`, also when the run is deleted meanwhile, `DamagedRecord` if no snapshot follows a damaged
+        record, and `UsageError` for a cursor that isn't one of this run.
         """
         return follow.follow(self._client, self.id, after, self._secrets)
 

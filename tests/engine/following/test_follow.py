@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from limpet import END, MemoryStore, RunNotFound, Runs, StateGraph, open_store
 from limpet.engine.following import event_feed, watcher, window
 from limpet.handle import RunHandle
 from limpet.journal.store import Tail
+from support.followers import Client, Event, until
 from support.graphs import SOON, asking, chain, count, loop
 from support.redis_servers import redis_server
-
-Event = dict[str, Any]
 
 
 @pytest.fixture(params=["memory", "sqlite", "files", "postgres", "redis"])
@@ -39,15 +38,6 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
         yield open_store(f"file://{tmp_path}/runs")
 
 
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait until something is so."""
-    deadline = time.monotonic() + SOON
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it didn't come true"
-        time.sleep(0.005)
-    return found
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_followed() -> None:
     """What an earlier test has left in frames of exceptions is no longer followed."""
@@ -57,32 +47,6 @@ def nothing_is_followed() -> None:
 
 def watching_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "limpet-watcher"]
-
-
-class Client(threading.Thread):
-    """A follower in a thread of its own, with what it was given."""
-
-    def __init__(self, handle: RunHandle[Any], after: str | None = None, stop_after: int = -1) -> None:
-        super().__init__(daemon=True)
-        self.handle, self.after, self.stop_after = handle, after, stop_after
-        self.events: list[Event] = []
-        self.error: Exception | None = None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            for event in self.handle.events(self.after):
-                self.events.append(event)
-                if len(self.events) == self.stop_after:
-                    return
-        except Exception as error:
-            self.error = error
-
-    def all(self) -> list[Event]:
-        """What it was given until the run ended."""
-        self.join(SOON)
-        assert not self.is_alive()
-        return self.events
 
 
 def stepwise(store: Any, steps: int = 20) -> tuple[StateGraph, Any]:

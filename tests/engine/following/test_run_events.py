@@ -15,6 +15,7 @@ from limpet import (
     State,
     StateGraph,
     TaskResult,
+    UsageError,
     Workflow,
     append,
     merge,
@@ -315,21 +316,52 @@ def test_output_is_reported_between_the_steps_by_time_and_each_item_once() -> No
     assert "problem" in events[-1]
 
 
-@pytest.mark.parametrize("text", ["", "x", "1.2", "1.0.1.1.0.1.0", "1.0.1.1.0.2.0.0", "-1.0.1.1.0.1.0.0", 5])
-def test_what_isnt_a_cursor_is_refused_at_once(text: Any) -> None:
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        *(
+            (text, "isn't the cursor of an event")
+            for text in ("", "x", "1.2", "::", "2::r", "2:1.2:r", 5, b"2")
+        ),
+        ("2:1.0.1.1.0.2.0.0:r", "isn't the cursor of an event"),
+        ("2:-1.0.1.1.0.1.0.0:r", "isn't the cursor of an event"),
+        ("1.0.1.1.0.1.0.0", "is from another version of Limpet"),
+        ("3:1.0:r", "is from another version of Limpet"),
+    ],
+)
+def test_what_isnt_a_cursor_of_the_run_is_refused_at_once(text: Any, problem: str) -> None:
     graph = chain(count).compile(store=MemoryStore(), preserve=True)
     graph.execute({"n": 0}, run_id="r")
-    with pytest.raises(ValueError, match="isn't the cursor of an event"):
+    with pytest.raises(UsageError, match=problem):
         graph.get("r").events(text)
-    with pytest.raises(ValueError, match="isn't the cursor of an event"):
+    with pytest.raises(UsageError, match=problem):
         graph.get("r").aevents(text)
+
+
+def test_a_cursor_of_another_run_is_refused_at_once() -> None:
+    graph = chain(count).compile(store=MemoryStore(), preserve=True)
+    for run_id in ("r", "ä: other"):
+        graph.execute({"n": 0}, run_id=run_id)
+    cursor = next(graph.get("ä: other").events())["cursor"]
+    for call in (graph.get("r").events, graph.get("r").aevents):
+        with pytest.raises(UsageError, match="is a cursor of run 'ä: other', and this is run 'r'"):
+            call(cursor)
+
+
+def test_a_cursor_is_one_printable_word_whatever_the_id_of_its_run_is() -> None:
+    """So it can be the id of a server-sent event, and come back in a header."""
+    graph = chain(count).compile(store=MemoryStore(), preserve=True)
+    graph.execute({"n": 0}, run_id="kelp: 1.0/ü §")
+    events = list(graph.get("kelp: 1.0/ü §").events())
+    assert all(event["cursor"].isascii() and " " not in event["cursor"] for event in events)
+    assert list(graph.get("kelp: 1.0/ü §").events(events[0]["cursor"])) == events[1:]
 
 
 def test_a_cursor_of_a_longer_run_is_refused() -> None:
     graph = chain(count).compile(store=MemoryStore(), preserve=True)
     graph.execute({"n": 0}, run_id="r")
-    beyond = EventCursor(record=99, base=99).to_text()
-    with pytest.raises(ValueError, match="isn't a cursor of run 'r'"):
+    beyond = EventCursor(record=99, base=99).to_text("r")
+    with pytest.raises(ValueError, match="the cursor is of an earlier run 'r'"):
         list(graph.get("r").events(beyond))
 
 

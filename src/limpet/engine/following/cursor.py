@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
 
 from limpet.errors import UsageError
+
+FORMAT = "2"
+"""What a cursor of this format begins with. Those of the first format had no run."""
 
 MAX_DIGITS = 19
 """Digits that a number in a cursor may have."""
@@ -29,20 +33,46 @@ class EventCursor(NamedTuple):
     has_secrets: int = 0
     after_gap: int = 0
 
-    def to_text(self) -> str:
-        """The cursor as events have it."""
-        return ".".join(map(str, self))
+    def to_text(self, run_id: str) -> str:
+        """The cursor as events of the run have it. It fits into a header or a line, whatever the id is made of."""
+        return f"{FORMAT}:{'.'.join(map(str, self))}:{quote(run_id, safe='')}"
 
     @classmethod
-    def from_text(cls, text: str | None) -> EventCursor:
-        """The cursor that an event had; None is the beginning. Raises `UsageError` for another text."""
+    def from_text(cls, text: Any, run_id: str) -> EventCursor:
+        """The cursor that an event of the run had; None is the beginning. Raises `UsageError` for anything else."""
         if text is None:
             return cls()
-        parts = text.split(".") if isinstance(text, str) else []
-        are_numbers = all(part.isascii() and part.isdecimal() and len(part) < MAX_DIGITS for part in parts)
-        if len(parts) != len(cls._fields) or not are_numbers:
-            raise UsageError(f"{text!r} isn't the cursor of an event")
-        cursor = cls(*map(int, parts))
+        format, numbers, of_run = _parts(text)
+        if format != FORMAT:
+            unknown = UsageError(f"the cursor {text!r} is from another version of Limpet")
+            raise unknown.with_advice("follow the run from its beginning: events(after=None)")
+        cursor = cls(*numbers)
         if cursor.base > cursor.record:
-            raise UsageError(f"{text!r} isn't the cursor of an event")
+            raise _no_cursor(text)
+        if of_run != run_id:
+            raise UsageError(f"{text!r} is a cursor of run {of_run!r}, and this is run {run_id!r}")
         return cursor
+
+
+def _parts(text: Any) -> tuple[str, list[int], str]:
+    """The format, the numbers and the run of a cursor. Raises `UsageError` if it never was one."""
+    if not isinstance(text, str):
+        raise _no_cursor(text)
+    parts = text.split(":")
+    if len(parts) == 1:
+        parts = ["1", text, ""]
+    format, numbers, of_run = parts if len(parts) == 3 else ("", "", "")
+    texts = numbers.split(".")
+    are_numbers = all(_is_number(each) for each in (format, *texts))
+    if not are_numbers or (format in ("1", FORMAT) and len(texts) != len(EventCursor._fields)):
+        raise _no_cursor(text)
+    return format, [int(each) for each in texts], unquote(of_run)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS
+
+
+def _no_cursor(text: Any) -> UsageError:
+    wrong = UsageError(f"{text!r:.200} isn't the cursor of an event")
+    return wrong.with_advice("give the `cursor` of an event of the run, or None for all events")

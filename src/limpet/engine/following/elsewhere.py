@@ -11,6 +11,7 @@ from limpet.engine.following.follow import Follower
 from limpet.engine.following.run_events import Event
 from limpet.engine.leases.process_identity import is_dead
 from limpet.engine.sessions.start import HeldElsewhere
+from limpet.errors import StoreUnavailable
 from limpet.journal.store import RUNNING
 
 LONGEST_WAIT = 0.5
@@ -22,7 +23,7 @@ class Elsewhere:
 
     def __init__(self, has_gone: Callable[[], bool]) -> None:
         self._has_gone = has_gone
-        self._place = EventCursor.from_text(None)
+        self._place = EventCursor()
 
     def events(self, held: HeldElsewhere) -> Generator[Event, None, None]:
         """What happens in the run, until no process executes it."""
@@ -35,7 +36,7 @@ class Elsewhere:
                 for entry in entries:
                     yield follower.told(entry)
                 if not entries:
-                    until = min(until, self._end_of_following(held))
+                    until = min(until, self._end_of_following(held, follower))
                     follower.run.wait(seen, LONGEST_WAIT)
         finally:
             self._leave(follower)
@@ -53,17 +54,22 @@ class Elsewhere:
                 for entry in entries:
                     yield follower.told(entry)
                 if not entries:
-                    until = min(until, await to_thread(self._end_of_following, held))
+                    until = min(until, await to_thread(self._end_of_following, held, follower))
                     await follower.run.await_change(seen, LONGEST_WAIT)
         finally:
             self._leave(follower)
 
-    def _end_of_following(self, held: HeldElsewhere) -> float:
-        """Until when to wait for more: without a limit while a process executes the run.
+    def _end_of_following(self, held: HeldElsewhere, follower: Follower) -> float:
+        """Until when to wait for more: without a limit while a process executes the run, as far as is known.
 
         When none does any longer, what it did last is seen a moment later.
         """
-        return inf if self._is_executed(held) else monotonic() + LONGEST_WAIT
+        try:
+            is_executed = self._is_executed(held)
+        except StoreUnavailable as problem:
+            follower.run.endure(problem)
+            is_executed = not self._has_gone()
+        return inf if is_executed else monotonic() + LONGEST_WAIT
 
     def _leave(self, follower: Follower) -> None:
         self._place = follower.place

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.run_events import STOPS, Event, EventMaker
@@ -54,6 +54,9 @@ class EventFeed:
     """The events of one run after a cursor. Used by one thread at a time.
 
     `place` is how far it has read, which may be further than its last event: not all records make one.
+
+    Records after a damaged one may make no sense without it, until the next snapshot. So they are left out, and an
+    event says so.
     """
 
     def __init__(self, store: Store, run_id: str, cursor: EventCursor, secrets: frozenset[str]) -> None:
@@ -67,16 +70,31 @@ class EventFeed:
         self._maker = EventMaker(run_id, secrets, cursor.step - 1, cursor.told)
         self._page = FIRST_PAGE
         self._knows_secrets = not cursor.has_secrets
+        self._damage: DamagedRecord | None = None
+        """The damaged record that was met since the last snapshot."""
 
     def read(self) -> Batch:
-        """The next events. Raises `RunNotFound`, `DamagedRecord`, and `UsageError` for a cursor of another run."""
+        """The next events.
+
+        Raises `RunNotFound`, `UsageError` for a cursor of another run, and `DamagedRecord` if there is no snapshot
+        after a damaged record.
+        """
         tail, gap = self._read_page()
         head = tail.head
         if self._given.record > head.sequence or self._given.output > head.output:
-            raise UsageError(f"{self._given.to_text()!r} isn't a cursor of run {self._run_id!r}")
+            raise UsageError(
+                f"the cursor is of an earlier run {self._run_id!r}: it is further than this one has come"
+            )
         self._learn_secrets()
-        entries = list(self._skipped(tail, gap))
+        entries: list[Entry] = []
+        if gap and self._damage is None:
+            entries.append(self._skipped(head, tail.first, gap))
         entries += self._entries(tail)
+        if self._damage is not None and head.snapshot < self._next:
+            if not entries:
+                raise self._damage
+            self._next = self._damage.sequence  # what was read before it is given first
+            self._damage = None
         has_more = self._next <= head.sequence
         if self.place.after_gap and not tail.records and head.status in ENDED:
             entries.append(self._end_without_records(head))
@@ -88,7 +106,7 @@ class EventFeed:
     def _read_page(self) -> tuple[Tail, int]:
         """The next records, and how many before them are no longer stored."""
         first = self._next
-        tail = self._store.read(self._run_id, first, first + self._page - 1)
+        tail = self._read_up_to_damage(first, first + self._page - 1)
         if not tail.records and tail.head.sequence >= first:
             tail = self._store.read(
                 self._run_id
@@ -104,6 +122,23 @@ class EventFeed:
         self._next = max(first, tail.first) + len(tail.records)
         return tail, gap
 
+    def _read_up_to_damage(self, first: int, last: int) -> Tail:
+        """The records of a range, or those before the first that the store itself knows to be damaged.
+
+        If that is the first one of the range, the records are those from the newest snapshot on.
+        """
+        try:
+            return self._store.read(self._run_id, first, last)
+        except DamagedRecord as damage:
+            number = damage.sequence
+            if first < number <= last:
+                return self._store.read(self._run_id, first, number - 1)
+            tail = self._store.read(self._run_id)  # raises, if the run can't be restored
+            if not tail.records or tail.first <= number:
+                raise
+            self._damage = self._damage or damage
+            return tail
+
     def _learn_secrets(self) -> None:
         """Find out which keys are secret, if the reader that made the cursor knew that some are."""
         if self._knows_secrets:
@@ -116,26 +151,31 @@ class EventFeed:
                     self._maker.secrets |= frozenset(record[4].get("meta", {}).get("secrets", ()))
         self._knows_secrets = True
 
-    def _skipped(self, tail: Tail, gap: int) -> Iterator[Entry]:
-        """The event that says that older ones are no longer stored."""
-        if not gap:
-            return
-        self.place = self.place._replace(record=tail.first - 1, part=0, base=tail.first - 1, after_gap=1)
+    def _skipped(self, head: RunHead, next: int, count: int, problem: str | None = None) -> Entry:
+        """The event that says that some are no longer stored, or can't be read, up to the record `next`."""
+        self.place = self.place._replace(record=next - 1, part=0, base=next - 1, after_gap=1)
         event = {
             "type": "skipped",
             "run_id": self._run_id,
-            "at": tail.head.updated,
+            "at": head.updated,
             "step": max(self._maker.step, 0),
-            "records": gap,
+            "records": count,
         }
-        yield Entry(event, self.place, self.place.to_text())
+        if problem is not None:
+            event["problem"] = problem
+        return Entry(event, self.place, self.place.to_text(self._run_id))
 
     def _entries(self, tail: Tail) -> Iterator[Entry]:
         """The events of records, without those that were given before."""
         maker = self._maker
         number = tail.first
         for data in tail.records:
-            records = [record for _, record in read_records(ViewedTail(tail.head, number, [data]))]
+            records = self._records(tail, number, data)
+            if self._damage is not None:
+                if not records or records[0][0] != SNAPSHOT:
+                    number += 1
+                    continue
+                yield from self._skipped_damage(tail.head, number)
             known = self._known_events(number)
             before = self.place._replace(record=number - 1)
             after_gap = bool(self.place.after_gap) and number > self._given.record
@@ -152,12 +192,29 @@ class EventFeed:
                 if index < len(events):
                     place = before._replace(part=index, has_secrets=secret)
                 place = place._replace(step=maker.step + 1, told=maker.told)
-                yield Entry(event, place, place.to_text(), size=len(data) // len(events))
+                yield Entry(event, place, place.to_text(self._run_id), size=len(data) // len(events))
             if number > self._given.record:
                 self.place = after._replace(step=maker.step + 1, told=maker.told)
             else:
                 self.place = self.place._replace(base=after.base)
             number += 1
+
+    def _records(self, tail: Tail, number: int, data: bytes) -> list[list[Any]]:
+        """What a stored record holds; nothing if it is damaged, which is noted."""
+        try:
+            return [record for _, record in read_records(ViewedTail(tail.head, number, [data]))]
+        except DamagedRecord as damage:
+            self._damage = self._damage or damage
+            return []
+
+    def _skipped_damage(self, head: RunHead, snapshot: int) -> Iterator[Entry]:
+        """The event that says that records up to a snapshot are left out, unless they were given before."""
+        damage = self._damage
+        assert damage is not None
+        self._damage = None
+        count = snapshot - max(damage.sequence, self._given.record + 1)
+        if count > 0:
+            yield self._skipped(head, snapshot, count, damage.message)
 
     def _known_events(self, number: int) -> int:
         """How many events of a record were given before, at least."""
@@ -174,7 +231,7 @@ class EventFeed:
             "at": head.updated,
             "step": max(self._maker.step, 0),
         }
-        return Entry(event, self.place, self.place.to_text())
+        return Entry(event, self.place, self.place.to_text(self._run_id))
 
     def _with_output(self, entries: list[Entry], has_more: bool) -> tuple[list[Entry], bool]:
         """The same events with the run's output between them, by time; and whether there is more output.
@@ -206,4 +263,4 @@ class EventFeed:
         else:
             event |= {"at": item.at, "node": item.node, "data": self._maker.mask(item.data)}
         place = self.place._replace(output=number)
-        return Entry(event, place, place.to_text(), is_output=True, size=len(body))
+        return Entry(event, place, place.to_text(self._run_id), is_output=True, size=len(body))

@@ -11,6 +11,7 @@ from limpet.engine.following.run_events import Event
 from limpet.engine.following.watcher import FollowedRun, watcher_for
 from limpet.engine.following.window import Member, Window, after, is_behind
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.errors import StoreUnavailable
 from limpet.journal.store import ENDED, RUNNING, RunHead
 
 LONGEST_WAIT = 3600.0
@@ -21,7 +22,7 @@ def follow(
     client: LeaseClient, run_id: str, cursor: str | None, secrets: frozenset[str]
 ) -> Generator[Event, None, None]:
     """The events of a run after a cursor, until it ends. Raises `UsageError` at once for what isn't a cursor."""
-    return _follow(client, run_id, EventCursor.from_text(cursor), secrets)
+    return _follow(client, run_id, EventCursor.from_text(cursor, run_id), secrets)
 
 
 def _follow(
@@ -46,7 +47,7 @@ def afollow(
     client: LeaseClient, run_id: str, cursor: str | None, secrets: frozenset[str]
 ) -> AsyncGenerator[Event, None]:
     """The same for `async for`."""
-    return _afollow(client, run_id, EventCursor.from_text(cursor), secrets)
+    return _afollow(client, run_id, EventCursor.from_text(cursor, run_id), secrets)
 
 
 async def _afollow(
@@ -75,7 +76,7 @@ async def _afollow(
 class Follower(Member):
     """One caller that follows a run: how far it has come, and the window that it takes the next events from."""
 
-    __slots__ = ("_place", "_watcher", "_window", "is_over", "place", "run")
+    __slots__ = ("_has_begun", "_place", "_watcher", "_window", "is_over", "place", "run")
 
     def __init__(
         self, client: LeaseClient, run_id: str, cursor: EventCursor, secrets: frozenset[str]
@@ -87,6 +88,8 @@ class Follower(Member):
         """The place after the last event that the caller was given."""
         self._place = cursor
         """How far it has taken events."""
+        self._has_begun = False
+        """Whether the store was available since the caller began to follow."""
         self._window: Window | None = None
         self._watcher = watcher_for(client.store)
         self.run: FollowedRun = self._watcher.join(run_id, secrets, self)
@@ -97,7 +100,21 @@ class Follower(Member):
         return self._window is None or self._window.is_broken or self._window is not self.run.newest
 
     def take(self) -> list[Entry]:
-        """The events that there are by now; none if it is up to date. Raises why there will be no more."""
+        """The events that there are by now; none if it is up to date, or the store is unavailable for a while.
+
+        Raises why there will be no more. A store that is unavailable from the beginning on isn't waited for.
+        """
+        try:
+            found = self._take()
+        except StoreUnavailable as problem:
+            if not self._has_begun:
+                raise
+            self.run.endure(problem)
+            return []
+        self._has_begun = True
+        return found
+
+    def _take(self) -> list[Entry]:
         while True:
             if self._window is None or self._window.is_broken:
                 self._window = self.run.window_at(self._place)
@@ -117,7 +134,7 @@ class Follower(Member):
         """The event as this caller gets it: with the cursor to continue after it."""
         place = after(self.place, entry)
         self.place = place
-        cursor = entry.cursor if place is entry.place else place.to_text()
+        cursor = entry.cursor if place is entry.place else place.to_text(self.run.run_id)
         return {**entry.event, "cursor": cursor}
 
     def leave(self) -> None:
@@ -167,7 +184,8 @@ class Follower(Member):
 def wait_for_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead | None:
     """Wait until a run isn't running any more; None if it still is after this many seconds.
 
-    Raises `RunNotFound`, also when the run is deleted meanwhile, and what keeps the store from being read.
+    Raises `RunNotFound`, also when the run is deleted meanwhile. A store that is unavailable is waited for, unless it
+    is from the beginning on.
     """
     deadline = monotonic() + seconds
     head = client.head(run_id)
@@ -180,9 +198,9 @@ def wait_for_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead |
         while True:
             seen = run.version
             if run.head is not None and run.head.status != RUNNING:
-                head = client.head(run_id)  # what the watcher saw may be older than this wait
-                if head.status != RUNNING:
-                    return head
+                stopped = _stopped_head(client, run)  # what the watcher saw may be older than this wait
+                if stopped is not None:
+                    return stopped
             remaining = deadline - monotonic()
             if remaining <= 0:
                 return None
@@ -206,12 +224,22 @@ async def await_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHea
         while True:
             seen = run.version
             if run.head is not None and run.head.status != RUNNING:
-                head = await to_thread(client.head, run_id)
-                if head.status != RUNNING:
-                    return head
+                stopped = await to_thread(_stopped_head, client, run)
+                if stopped is not None:
+                    return stopped
             remaining = deadline - monotonic()
             if remaining <= 0:
                 return None
             await run.await_change(seen, remaining)
     finally:
         watcher.leave(run, member)
+
+
+def _stopped_head(client: LeaseClient, run: FollowedRun) -> RunHead | None:
+    """The head of a run that has stopped; None if it hasn't, or if the store is unavailable for a while."""
+    try:
+        head = client.head(run.run_id)
+    except StoreUnavailable as problem:
+        run.endure(problem)
+        return None
+    return None if head.status == RUNNING else head

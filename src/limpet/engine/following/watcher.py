@@ -4,11 +4,16 @@ A step notifies no process, so that following costs writers nothing. The watcher
 runs, and reads what is new in each into a `Window`, from which all its followers take the same events. It has a
 thread as long as any run is followed. A follower that isn't as far as that window, since it has just come or is slow,
 takes from another one until it is. So no follower holds up another.
+
+While the store is unavailable, followers wait, as runs do that can't save: without a limit, unless a caller gave one.
+The watcher asks less and less often, and wakes them when the store answers again.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Sequence
 from threading import Lock
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -17,6 +22,7 @@ from weakref import WeakSet, WeakValueDictionary
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.following.window import Member, Window, is_behind
+from limpet.errors import KeyMissing, StoreUnavailable, TooLarge
 from limpet.journal.store import RunHead, Store
 from limpet.threads.workers import RECHECK_INTERVAL, Monitor, start_thread
 
@@ -25,6 +31,9 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL = 0.05
 """Seconds between two looks at the runs that are followed."""
+
+LONGEST_PAUSE = 2.0
+"""Seconds between two looks at most, while the store is unavailable."""
 
 START_TIME = 0.2
 """Seconds that a thread takes to start, at most. If it hasn't by then, another is started."""
@@ -94,6 +103,10 @@ class FollowedRun:
         self.problem = problem
         self.notify()
 
+    def endure(self, problem: StoreUnavailable) -> None:
+        """The store couldn't be asked: all that wait for the run wait on. Raises what won't change by waiting."""
+        self._watcher.outage.note(problem)
+
     def notify(self) -> None:
         """Wake all that wait for a change."""
         self.version += 1
@@ -135,11 +148,53 @@ class FollowedRun:
             raise self.problem.with_traceback(None)
 
 
+class Outage:
+    """Whether a store is unavailable, by what its followers and its watcher have met. The log tells once."""
+
+    def __init__(self, store: Store) -> None:
+        self.pause = WATCH_INTERVAL
+        """Seconds until the next look at the store."""
+        self._store = store
+        self._lock = Lock()
+        self._is_known = False
+        self._failures = 0
+        """Since the last look that succeeded."""
+
+    def note(self, problem: StoreUnavailable) -> None:
+        """A call has failed. Raises the problem if it won't pass: the store was closed, or a key is missing."""
+        if isinstance(problem, KeyMissing | TooLarge) or getattr(self._store, "closed", False):
+            raise problem
+        with self._lock:
+            self._failures += 1
+            is_new = not self._is_known
+            self._is_known = True
+        if is_new:
+            log().warning("runs can't be followed: %s; will try again", problem)
+
+    def after_look(self, has_succeeded: bool) -> bool:
+        """Note how a look ended. Returns whether followers may have waited for it to succeed."""
+        if not self._is_known:
+            return False
+        with self._lock:
+            is_over = has_succeeded and not self._failures
+            if is_over:
+                self._is_known = False
+            if has_succeeded:
+                self._failures = 0
+                self.pause = WATCH_INTERVAL
+            else:
+                self.pause = min(2 * self.pause, LONGEST_PAUSE)
+        if is_over:
+            log().info("runs are followed again: the store is available")
+        return has_succeeded
+
+
 class RunWatcher:
     """Watches runs of one store. Get it with `watcher_for(store)`."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.outage = Outage(store)
         self._lock = Lock()
         self._working = Lock()
         """Held by the thread that watches."""
@@ -177,7 +232,7 @@ class RunWatcher:
         while self._runs and self._working.acquire(blocking=False):
             try:
                 while self._look():
-                    sleep(WATCH_INTERVAL)
+                    sleep(self.outage.pause)
             finally:
                 self._started = 0.0
                 self._working.release()
@@ -189,18 +244,41 @@ class RunWatcher:
             runs = list(self._runs.values())
         if not runs:
             return False
-        try:
-            heads = self.store.heads([run.run_id for run in runs])
-        except Exception as problem:  # such as a store that can't be reached, or was closed
-            for run in runs:
-                run.fail(problem)
-            return True
-        for run, head in zip(runs, heads, strict=True):
+        heads = self._heads(runs)
+        for run, head in zip(runs, heads, strict=False):
             try:
                 run.update(self.store.head(run.run_id) if head is None else head)
-            except Exception as problem:  # the run was deleted or is damaged
-                run.fail(problem)
+            except Exception as problem:  # such as a run that was deleted or is damaged: the others continue
+                self._note(problem, run)
+        if self.outage.after_look(bool(heads)):
+            for run in runs:
+                run.notify()
         return True
+
+    def _heads(self, runs: Sequence[FollowedRun]) -> Sequence[RunHead | None]:
+        """The heads of runs, None for those that are to be asked for alone; no heads if the store is unavailable."""
+        try:
+            return self.store.heads([run.run_id for run in runs])
+        except StoreUnavailable as problem:
+            for run in runs:
+                self._note(problem, run)
+            return []
+        except Exception:  # one of the runs is to blame
+            return [None] * len(runs)
+
+    def _note(self, problem: Exception, run: FollowedRun) -> None:
+        """Something went wrong with a run: its followers wait, or raise it."""
+        try:
+            if not isinstance(problem, StoreUnavailable):
+                raise problem
+            run.endure(problem)
+        except Exception as lasting:
+            run.fail(lasting)
+
+
+def log() -> logging.Logger:
+    """The log of what happens to stores."""
+    return logging.getLogger("limpet.stores")
 
 
 def _wake(future: Future[None]) -> None:
