@@ -211,6 +211,8 @@ def test_a_quarantined_run_is_retried_and_its_crashes_are_forgiven(tmp_path: Pat
             break
         subprocess.run([sys.executable, "-c", CRASHING, url], timeout=60, capture_output=True)
     assert (handle.shown_status, handle.info.error["type"]) == ("quarantined", RunQuarantined.__name__)
+    with pytest.raises(RunQuarantined, match="give it back to the workers with retry"):
+        handle.result()
     handle.retry()
     subprocess.run([sys.executable, "-c", CRASHING, url], timeout=60, capture_output=True)
     assert handle.status == "running", "one more crash isn't enough for a quarantine"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from limpet.async_methods import async_version
 from limpet.durations import patience_of
 from limpet.engine.following import follow
-from limpet.engine.leases.lease_client import LeaseClient, with_holder_described
-from limpet.engine.loop.run_lifecycle import advise_retry
+from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.loop.run_lifecycle import error_of_stopped
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, info_of
 from limpet.engine.operations.stored_state import as_state, checkpoints, viewed_progress
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
-from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunPaused, UsageError
+from limpet.errors import LimpetError, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED
@@ -115,7 +115,11 @@ class RunHandle(Generic[S]):
         return await self.ainfo()
 
     def result(self, timeout: float | None = None) -> S:
-        """Wait until the run ends, and return the final state. Raises what `resume` would, and `TimeoutError`."""
+        """Wait until the run ends, and return the final state.
+
+        Raises `ExecutionError` for a run that failed, `RunQuarantined`, `RunCancelled`, `RunPaused` for one that
+        waits for an answer or an approval, `RunNotFound`, and `TimeoutError`.
+        """
         info = self.wait(timeout)
         if info.status == COMPLETED:
             return self.state
@@ -161,9 +165,10 @@ class RunHandle(Generic[S]):
     aanswer = async_version(answer, changes=True)
 
     def cancel(self) -> None:
-        """Stop the run between two nodes, whichever process executes it. It can be continued from what it saved.
+        """Stop the run, whichever process executes it. It can be continued from what it saved.
 
-        Raises `RunNotFound`, and `UsageError` for a run that has ended.
+        Async nodes are interrupted, and sync ones finish or stop at `ctx.check()`; nothing new begins. Raises
+        `RunNotFound`, and `UsageError` for a run that has ended.
         """
         from limpet.engine.operations.cancel import cancel
 
@@ -242,10 +247,7 @@ class RunHandle(Generic[S]):
 
     def delete(self) -> None:
         """Delete the run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
-        try:
-            self._client.store.delete(self.id)
-        except Conflict as conflict:
-            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
+        self._client.delete(self.id)
 
     adelete = async_version(delete, changes=True)
 
@@ -273,10 +275,7 @@ def _why_no_result(info: RunInfo) -> LimpetError:
     run_id = info.run_id
     if info.status == PAUSED:
         return RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
-    if info.status == CANCELLED:
-        cancelled = RunCancelled(f"run {run_id!r} was cancelled", run_id)
-        return cancelled.with_advice(f"resume it with resume({run_id!r})", "resume")
-    if info.status == FAILED:
-        failed = ExecutionError(info.reason or "it failed", run_id=run_id, node=info.node)
-        return advise_retry(failed, info.reason or "")
+    if info.status in (CANCELLED, FAILED):
+        error_type = (info.error or {}).get("type")
+        return error_of_stopped(run_id, info.status, info.reason, error_type, info.node)
     return UsageError(f"run {run_id!r} is {info.status}")

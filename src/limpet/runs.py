@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
-from limpet.engine.leases.lease_client import client_for, with_holder_described
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, RunList, now_of, with_position
+from limpet.engine.operations.run_info import RunInfo, RunList, with_position
 from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs
 from limpet.engine.operations.stored_state import (
     Difference,
@@ -22,7 +22,7 @@ from limpet.engine.operations.stored_state import (
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
-from limpet.errors import Conflict, DamagedRecord, UsageError
+from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
@@ -92,7 +92,7 @@ class Runs:
         A run whose head or newest records can't be read is in the list too, with the status `damaged` and the reason
         as its `problem`. If its graph can't be known, it is among the runs of every graph. Raises `UsageError`.
         """
-        query = RunQuery.of(now_of(self._client), status=status, graph=graph, tag=tag, **more)
+        query = RunQuery.of(self._client.now(), status=status, graph=graph, tag=tag, **more)
         return list_runs(self._client, query, limit, after)
 
     alist = async_version(list)
@@ -327,7 +327,7 @@ class Runs:
         """
         from limpet.engine.operations.bulk import Change, unfit_to_delete
 
-        change = Change("delete", self._delete, unfit_to_delete)
+        change = Change("delete", self._client.delete, unfit_to_delete)
         return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     adelete = async_version(delete, changes=True)
@@ -388,12 +388,6 @@ class Runs:
 
         compiled = self._need_graph("retry", run_id) if update else None
         retry(self._client, run_id, update, compiled)
-
-    def _delete(self, run_id: str) -> None:
-        try:
-            self._client.store.delete(run_id)
-        except Conflict as conflict:
-            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
 
     def _graph_of(self, run_id: str) -> str:
         """The name of a run's graph, even if the run is damaged. Raises `RunNotFound`."""

@@ -15,6 +15,7 @@ from limpet import (
     RunExists,
     RunNotFound,
     RunPaused,
+    RunQuarantined,
     State,
     StateGraph,
     StoreUnavailable,
@@ -130,7 +131,7 @@ def test_what_cannot_be_queued_is_refused(store: Any) -> None:
         graph.start({"word": object()})
     with pytest.raises(UnstorableValue):
         graph.start(config={"word": object()})
-    with pytest.raises(UsageError, match="tags"):
+    with pytest.raises(UsageError, match="a tag must be"):
         graph.start(tags=[""])
     assert graph.runs() == []
 
@@ -340,7 +341,7 @@ def test_a_run_that_crashes_its_process_too_often_is_quarantined(
         "message": "its process crashed 3 times in a row at node 'note', so the run was quarantined",
         "node": "note",
     }
-    with pytest.raises(ExecutionError, match="crashed 3 times in a row"):
+    with pytest.raises(RunQuarantined, match="crashed 3 times in a row"):
         run.result(0)
     assert graph.recover() == []
     assert graph.resume(run.id)["log"] == ["hello"]

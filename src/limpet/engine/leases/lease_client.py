@@ -227,6 +227,13 @@ class LeaseClient:
         except RunNotFound:
             raise RunNotFound(run_id, f"looked in {self.store}") from None
 
+    def delete(self, run_id: str) -> None:
+        """Delete a run. Raises `RunNotFound`, and `Conflict` that describes the holder."""
+        try:
+            self.store.delete(run_id)
+        except Conflict as conflict:
+            raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
+
     def prune_later(self, run_id: str, before: int) -> None:
         """Delete old records of a run in the background. A failure does no harm: the next call deletes them too."""
 

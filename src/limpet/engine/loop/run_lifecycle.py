@@ -16,7 +16,15 @@ from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.call_scope import Scope
-from limpet.errors import Conflict, ExecutionError, LimpetError, RunCancelled, RunNotFound
+from limpet.errors import (
+    Conflict,
+    ExecutionError,
+    LimpetError,
+    RunCancelled,
+    RunError,
+    RunNotFound,
+    RunQuarantined,
+)
 from limpet.graphs.plan import PLANNER, Plan, budget_setting
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
@@ -381,6 +389,23 @@ def advise_retry(error: ExecutionError, reason: str) -> ExecutionError:
     if setting is None:
         return error.with_advice(f"retry it with resume({error.run_id!r})", "retry")
     return error.with_advice(f"give it a larger {setting}, then resume({error.run_id!r}) continues it")
+
+
+def error_of_stopped(
+    run_id: str, status: str, reason: str | None, error_type: str | None, node: str
+) -> RunError:
+    """Why a stored run that was cancelled or has failed gives no result, by what its head says of it."""
+    reason = reason or "it failed"
+    stopped: RunError
+    if status == CANCELLED:
+        stopped = RunCancelled(f"run {run_id!r} was cancelled", run_id)
+    elif error_type == RunQuarantined.__name__:
+        stopped = RunQuarantined(f"run {run_id!r}: {reason}", run_id)
+    else:
+        return advise_retry(ExecutionError(reason, run_id=run_id, node=node), reason)
+    # Only run again if a user wants that.
+    advice = f"retry it with resume({run_id!r}), or give it back to the workers with retry()"
+    return stopped.with_advice(advice, "retry")
 
 
 class Failure(NamedTuple):

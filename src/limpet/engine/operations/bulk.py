@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of, now_of, run_info
+from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of, run_info
 from limpet.engine.operations.run_query import RunQuery, Search
 from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, DAMAGED, ENDED, FAILED, RUNNING
@@ -97,7 +97,7 @@ def chosen_runs(
     client: LeaseClient, run_ids: Any, filters: dict[str, Any], all_runs: bool, limit: int | None, call: str
 ) -> Chosen:
     """The runs that a user chose. Raises `UsageError` if that isn't clear: all are never meant by accident."""
-    query = RunQuery.of(now_of(client), **filters)
+    query = RunQuery.of(client.now(), **filters)
     if limit is not None and (type(limit) is not int or limit < 1):
         raise UsageError(f"limit must be a whole number of at least 1, not {limit!r}")
     if run_ids is not None:
@@ -204,7 +204,7 @@ def _has_changed(client: LeaseClient, query: RunQuery, found: RunInfo, info: Run
         return False  # when it last changed can't be known
     if info.status != RUNNING:
         return info.updated != found.updated
-    return bool(query.statuses) and not query.has_status(info, now_of(client))
+    return bool(query.statuses) and not query.has_status(info, client.now())
 
 
 def _changed(client: LeaseClient, info: RunInfo, change: Change, dry_run: bool) -> Outcome:

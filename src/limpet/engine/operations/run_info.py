@@ -208,7 +208,7 @@ def info_of(client: LeaseClient, run_id: str) -> RunInfo:
         head = client.head(run_id)
         info = run_info(head)
         # The store is asked only where its answer isn't clear: this is called often, and some stores search all runs.
-        if head.lease_until is not None and head.lease_until > now_of(client):
+        if head.lease_until is not None and head.lease_until > client.now():
             return info
         return info._replace(lease_expired=run_id in expired_leases(client, [head]))
     except DamagedRecord as damage:
@@ -232,13 +232,6 @@ def expired_leases(client: LeaseClient, heads: Sequence[RunHead]) -> set[str]:
         created_before=math.nextafter(held[0].created, math.inf),
     )
     return {head.run_id for head, _ in list_all(client.store, which)}
-
-
-def now_of(client: LeaseClient) -> float:
-    """The time by the store's clock, as far as it is known here."""
-    if client.clock is None:
-        return time()
-    return client.clock()
 
 
 def cursor_text(cursor: Cursor) -> str:

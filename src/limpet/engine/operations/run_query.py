@@ -32,7 +32,6 @@ from limpet.engine.operations.run_info import (
     expired_leases,
     list_all,
     listed_info,
-    now_of,
 )
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import RunQuarantined, UsageError, did_you_mean
@@ -214,7 +213,7 @@ class Search:
         """Where the search ended because of its bound, if it did."""
 
     def __iter__(self) -> Iterator[Found]:
-        now = now_of(self._client)
+        now = self._client.now()
         last: Cursor | None = None
         for found in self._candidates():
             place = found.head.cursor

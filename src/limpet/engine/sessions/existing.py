@@ -9,7 +9,7 @@ from __future__ import annotations
 from threading import get_ident
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.loop.run_lifecycle import advise_retry
+from limpet.engine.loop.run_lifecycle import error_of_stopped
 from limpet.engine.node_context.node_context import CURRENT
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -19,9 +19,6 @@ from limpet.engine.sessions.start import HeldElsewhere, StartRequest, input_dige
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
-    ExecutionError,
-    LimpetError,
-    RunCancelled,
     RunExists,
     RunQuarantined,
 )
@@ -79,21 +76,10 @@ def _refuse_stopped(head: RunHead, has_waited: bool) -> None:
 
     Of several callers that wait for a run which fails, none runs it again by itself.
     """
-    run_id = head.run_id
-    refused: LimpetError | None = None
-    if head.status == CANCELLED:
-        refused = RunCancelled(f"run {run_id!r} was cancelled", run_id)
-    elif head.status == FAILED and head.error == RunQuarantined.__name__:
-        refused = RunQuarantined(f"run {run_id!r}: {_reason(head)}", run_id)
-    elif head.status == FAILED and has_waited:
-        raise advise_retry(ExecutionError(_reason(head), run_id=run_id, node=head.node), _reason(head))
-    if refused is not None:
-        advice = f"retry it with resume({run_id!r}), or give it back to the workers with retry()"
-        raise refused.with_advice(advice, "retry")
-
-
-def _reason(head: RunHead) -> str:
-    return read_summary(head.note).get("reason") or "it failed"
+    is_quarantined = head.error == RunQuarantined.__name__
+    if head.status == CANCELLED or (head.status == FAILED and (is_quarantined or has_waited)):
+        reason = read_summary(head.note).get("reason")
+        raise error_of_stopped(head.run_id, head.status, reason, head.error, head.node)
 
 
 def _refuse_own(client: LeaseClient, run_id: str, conflict: Conflict) -> None:
