@@ -15,11 +15,13 @@ from limpet import (
     RunNotFound,
     Runs,
     StateGraph,
+    StoreUnavailable,
     UsageError,
+    open_store,
     pause,
     secret,
 )
-from support.graphs import chain, count
+from support.graphs import chain, count, single
 
 
 def survey(store: Any, **settings: Any) -> StateGraph:
@@ -155,10 +157,45 @@ def test_a_step_that_is_not_a_whole_number_is_refused(step: Any) -> None:
             call()
 
 
+@pytest.mark.parametrize(
+    "url", ["sqlite:///{}/typo.db", "file://{}/typo", "{}/typo.db", "encrypted+sqlite:///{}/typo.db"]
+)
+def test_a_look_creates_no_store(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P6: a misspelt path is named, whatever is looked at. Once a run was started there, it is found."""
+    if "encrypted" in url:
+        monkeypatch.setenv("LIMPET_ENCRYPTION_KEY", "11" * 32)
+    here = url.format(tmp_path)
+    graph = single(lambda state: {"done": True}, name="g")
+    runs = Runs(here, graph)
+    for look in (
+        runs.list,
+        lambda: runs.get("r"),
+        lambda: runs.history("r"),
+        lambda: runs.retry(status="failed"),
+        lambda: runs.fork("r"),
+        runs.cleanup_expired,
+        lambda: asyncio.run(runs.alist()),
+    ):
+        with pytest.raises(
+            StoreUnavailable, match=rf"there is no store at {tmp_path}/typo.*, so there are no runs"
+        ):
+            look()
+    assert "typo" in repr(runs)
+    assert list(tmp_path.iterdir()) == []
+    started = single(lambda state: {"done": True}, name="g").compile(store=here, preserve=True)
+    started.execute({}, run_id="r")
+    assert runs.get("r").result()["done"]
+    assert runs.fork("r", 0, new_run_id="f") == "f"
+    monkeypatch.setenv("LIMPET_STORE", f"sqlite:///{tmp_path}/other.db")
+    with pytest.raises(StoreUnavailable, match=r"there is no store at .*/other.db"):
+        Runs("env").list()
+
+
 @pytest.mark.parametrize("limit", [-1, "3", 1.5, True, 2**80])
 def test_a_limit_that_is_not_a_count_is_refused(limit: Any, tmp_path: Path) -> None:
     """P6: in every store alike."""
-    for store in ("memory://", f"sqlite:///{tmp_path}/runs.db", f"file://{tmp_path}/runs"):
+    for url in ("memory://", f"sqlite:///{tmp_path}/runs.db", f"file://{tmp_path}/runs"):
+        store = open_store(url)
         with pytest.raises(UsageError, match="limit must be a whole number of at least 0"):
             Runs(store).list(limit=limit)
         assert Runs(store).list(limit=0) == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
-from limpet.engine.leases.lease_client import client_for
+from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunInfo, RunList, with_position
 from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs
@@ -27,6 +27,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import ENDED
+from limpet.stores.absent import is_absent, path_of, refuse_absent
 from limpet.stores.opening import open_store
 
 if TYPE_CHECKING:
@@ -47,27 +48,29 @@ class Runs:
     `state` returns that graph's own kind of state. States and differences of other runs mask the keys that were
     secret when the run was created, and have an `UnknownValue` where a class isn't known here.
 
+    A look creates no store: while there is nothing at its path, all but `import_` raises `StoreUnavailable`.
+
     Every method has an async version, whose name begins with an `a`, that doesn't block the event loop.
     """
 
     def __init__(self, store: Any, graphs: GraphMethods[Any] | Iterable[GraphMethods[Any]] = ()) -> None:
-        self._client = client_for(open_store(store))
+        self._store = store
+        self._opened: LeaseClient | None = None
         self._graphs: dict[str, CompiledGraph] = {}
         for graph in graphs if isinstance(graphs, Iterable) else (graphs,):
             if isinstance(graph, (str, type)) or not callable(getattr(graph, "compiled", None)):
                 raise UsageError(f"graphs are StateGraphs or Workflows, not {graph!r}")
             compiled = graph.compiled()
-            client = self._client
-            if compiled.client is not None:
-                client = client_for(client.store, compiled.client.ttl)
-            self._graphs[compiled.plan.name] = compiled._replace(client=client)
+            self._graphs[compiled.plan.name] = compiled
+        if not is_absent(path_of(store)):
+            self._open()
 
     @classmethod
     def of_graph(cls, compiled: CompiledGraph, call: str) -> Runs:
         """The runs in a graph's own store, for a method of the graph. Raises `UsageError` that names the call."""
         runs = cls.__new__(cls)
         # Not by way of `open_store`, which could encrypt what the graph was compiled to store as it is.
-        runs._client = compiled.need_client(call)
+        runs._opened = compiled.need_client(call)
         runs._graphs = {compiled.plan.name: compiled}
         return runs
 
@@ -228,7 +231,7 @@ class Runs:
         `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run that hasn't stopped.
         """
         from limpet.engine.node_context.questions import check_update
-        from limpet.engine.operations.bulk import Change, unfit_to_retry
+        from limpet.engine.operations.bulk import Change, refuse_unknown_graphs, unfit_to_retry
 
         check_update(update)
         change = Change("retry", lambda each: self._retry(each, update), unfit_to_retry)
@@ -236,7 +239,7 @@ class Runs:
             if isinstance(run_id, Iterable):
                 run_id = [*run_id]  # looked through twice
             planned = self._change(change, run_id, all_runs, limit, True, None, filters)
-            self._need_graphs(planned)
+            refuse_unknown_graphs(planned, lambda graph: self._compiled_for(graph) is not None)
         return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     aretry = async_version(retry, changes=True)
@@ -282,7 +285,7 @@ class Runs:
         """
         from limpet.engine.operations.export import import_run
 
-        return import_run(self._client, path, run_id)
+        return import_run(self._opened or self._open(), path, run_id)
 
     aimport_ = async_version(import_, changes=True)
 
@@ -358,7 +361,26 @@ class Runs:
     aflatten = async_version(flatten)
 
     def __repr__(self) -> str:
-        return f"<Runs in {self._client.store!r}>"
+        return f"<Runs in {self._store if self._opened is None else self._opened.store!r}>"
+
+    @property
+    def _client(self) -> LeaseClient:
+        """The client of the store. Raises `StoreUnavailable` for a file or directory that isn't there yet."""
+        if self._opened is not None:
+            return self._opened
+        refuse_absent(path_of(self._store), "the path, or start a run there")
+        return self._open()
+
+    def _open(self) -> LeaseClient:
+        """Open the store, which creates it, and put the graphs on it."""
+        client = client_for(open_store(self._store))
+        for name, compiled in self._graphs.items():
+            of_graph = client
+            if compiled.client is not None:
+                of_graph = client_for(client.store, compiled.client.ttl)
+            self._graphs[name] = compiled._replace(client=of_graph)
+        self._opened = client
+        return client
 
     def _change(
         self,
@@ -410,18 +432,6 @@ class Runs:
     def _plan_for(self, graph: str) -> Plan | None:
         compiled = self._compiled_for(graph)
         return None if compiled is None else compiled.plan
-
-    def _need_graphs(self, planned: Outcomes) -> None:
-        """Raise `UsageError` if the graph of a run that would be changed with an update isn't known."""
-        graphs = {each.graph for each in planned if each.result == "planned"}
-        unknown = sorted(graph for graph in graphs if self._compiled_for(graph) is None)
-        if unknown:
-            names = ", ".join(map(repr, unknown))
-            refused = UsageError(
-                f"an update is merged by the code of each run's graph, which isn't known here for {names}; "
-                "nothing was changed"
-            )
-            raise refused.with_advice("give it with Runs(store, graphs=[…]), or choose other runs by graph=…")
 
     def _need_graph(self, call: str, run_id: str) -> CompiledGraph:
         graph = self._graph_of(run_id)

@@ -63,7 +63,7 @@ REFUSALS = {
     },
     "failed": {CANCEL: "runs delete failed", ANSWER: "resume failed"},
     "quarantined": {CANCEL: "runs delete quarantined", ANSWER: "resume quarantined"},
-    "cancelled": {ANSWER: "resume cancelled"},
+    "cancelled": {ANSWER: "runs retry cancelled"},
     "damaged": {
         RETRY: "store verify damaged",
         CANCEL: "store verify damaged",

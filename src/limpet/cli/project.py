@@ -18,18 +18,19 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from limpet import Run, Runs, State
 from limpet.cli.output import Output
 from limpet.cli.run_ids import whole_id
 from limpet.engine.supervisor.catalog import find_graph
-from limpet.errors import DefinitionError, LimpetError, StoreUnavailable, UsageError, did_you_mean
+from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
 from limpet.observe.events import Event
 from limpet.observe.hub import both, gather
-from limpet.stores.opening import ENCRYPTED, SQLITE_SUFFIXES, default_choice, open_default_store, open_store
+from limpet.stores.absent import path_of, refuse_absent
+from limpet.stores.opening import ENCRYPTED, default_choice, open_default_store, open_store
 
 if TYPE_CHECKING:
     from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -97,21 +98,21 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
     `StoreUnavailable`.
     """
     if args.store:
-        _check_exists(_path_of(args.store), "--store", must_exist)
+        _check_exists(path_of(args.store), "--store", must_exist)
         return open_store(args.store)
     choice = default_choice()
     if choice is not None:
-        _check_exists(_path_of(choice.target), choice.variable, must_exist)
+        _check_exists(path_of(choice.target), choice.variable, must_exist)
         return cast(Store, open_default_store())
     configured = _settings().get("store")
     if configured is not None:
         named = _relative_to(_settings()["folder"], _text(configured, "store"))
-        _check_exists(_path_of(named), f"store under {TABLE}", must_exist)
+        _check_exists(path_of(named), f"store under {TABLE}", must_exist)
         return open_store(named)
     for known in [graph] if graph is not None else project_graphs(args):
         declared = getattr(known, "declared_store", None)
         if isinstance(declared, str):
-            _check_exists(_path_of(declared), "the graph's store", must_exist)
+            _check_exists(path_of(declared), "the graph's store", must_exist)
             return open_store(declared)
         client = known.compiled().client
         if client is not None and client.store.abilities.shared:
@@ -304,7 +305,7 @@ def _checked(table: Any) -> dict[str, Any]:
 
 def _relative_to(folder: Path, store: str) -> str:
     """A store that a file names: a relative path starts at the folder of the file."""
-    path = _path_of(store)
+    path = path_of(store)
     if path is None or path.is_absolute():
         return store
     prefix = ""
@@ -316,26 +317,9 @@ def _relative_to(folder: Path, store: str) -> str:
 
 
 def _check_exists(path: object, named_by: str, must_exist: bool) -> None:
-    """Refuse a path that doesn't exist, if it must, rather than create it for a misspelt name.
-
-    A user's own store may call anything its `path`: only a `Path` is one here.
-    """
-    if must_exist and isinstance(path, Path) and not path.exists():
-        raise StoreUnavailable(f"there is no store at {path}, so there are no runs; check {named_by}")
-
-
-def _path_of(store: str) -> Path | None:
-    """The SQLite file or the directory that a store names, if it is one of these."""
-    target = store.removeprefix(ENCRYPTED).partition("?")[0]
-    if target.startswith("sqlite:///"):
-        return Path(unquote(target.removeprefix("sqlite:///")))
-    if target.startswith("file://./"):
-        return Path(unquote(target.removeprefix("file://./")))
-    if target.startswith("file:///"):
-        return Path(unquote(target.removeprefix("file://")))
-    if target.lower().endswith(SQLITE_SUFFIXES) and "://" not in target:
-        return Path(target)
-    return None
+    """Refuse a path that doesn't exist, if it must, rather than create it for a misspelt name."""
+    if must_exist:
+        refuse_absent(path, named_by)
 
 
 def _text(value: Any, key: str) -> str:

@@ -133,6 +133,19 @@ def _map(work: Callable[[T], Outcome], items: Iterator[T], dry_run: bool) -> Ite
             yield from threads.map(work, batch)
 
 
+def refuse_unknown_graphs(planned: Outcomes, is_known: Callable[[str], bool]) -> None:
+    """Raise `UsageError` if the graph of a run that would be changed with an update isn't known."""
+    graphs = {each.graph for each in planned if each.result == PLANNED}
+    unknown = sorted(graph for graph in graphs if not is_known(graph))
+    if unknown:
+        names = ", ".join(map(repr, unknown))
+        refused = UsageError(
+            f"an update is merged by the code of each run's graph, which isn't known here for {names}; "
+            "nothing was changed"
+        )
+        raise refused.with_advice("give it with Runs(store, graphs=[…]), or choose other runs by graph=…")
+
+
 def unfit_to_retry(info: RunInfo) -> str:
     """Why a run can't be retried; empty if it can."""
     if info.status in (FAILED, CANCELLED):
