@@ -24,6 +24,7 @@ from limpet import (
     RunCancelled,
     RunExists,
     RunNotFound,
+    RunPaused,
     Runs,
     State,
     StateGraph,
@@ -861,13 +862,15 @@ def test_a_run_that_no_process_holds_is_cancelled_at_once() -> None:
     assert graph.resume("r")["path"] == nodes.ran == names(1, 2, 3)
 
 
-def test_a_cancelled_question_is_still_open() -> None:
+def test_a_cancelled_question_is_asked_again() -> None:
     """G12, D11: cancelling a paused run answers nothing."""
     graph = line(1, asking()).compile(store="memory://")
     run = graph.invoke({}).wait()
     graph.cancel(run.id)
     (info,) = graph.runs("cancelled")
-    assert [question.prompt for question in info.questions] == ["Ship it?"]
+    assert info.questions == []
+    with pytest.raises(RunPaused, match=r"Ship it\?"):
+        graph.resume(run.id)
     assert graph.resume(run.id, "yes") == {"answer": "yes"}
 
 

@@ -130,13 +130,16 @@ def test_a_running_run_is_shown_where_it_is_now() -> None:
     run = graph.stream({"n": 1}, run_id="r")
     next(run)
     runs = Runs(store)
-    info = runs.with_position(runs.get("r").info)
-    assert (info.status, info.node) == ("running", "ask")
+    info = runs.get("r").info
+    assert (info.status, info.step, info.node) == ("running", 1, "ask")
+    assert [info] == runs.list() == runs.list(limit=1) == graph.runs()
+    assert (runs.list(node="ask"), runs.list(node=info.node, status="paused")) == ([], [])
     with pytest.raises(Conflict):
         runs.delete("r")
     runs.cancel("r")
     run.wait()
-    assert (run.status, runs.with_position(runs.get("r").info)) == ("cancelled", runs.get("r").info)
+    assert run.status == "cancelled"
+    assert [runs.get("r").info] == runs.list(node="ask")
 
 
 @pytest.mark.parametrize("step", ["1", 1.0, True, [1], b"1"])

@@ -12,7 +12,7 @@ from limpet.engine.following import follow
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import error_of_stopped
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, info_of
+from limpet.engine.operations.run_info import RunInfo, info_at_last_stop, info_of
 from limpet.engine.operations.stored_state import as_state, checkpoints, viewed_progress
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
@@ -51,27 +51,27 @@ class RunHandle(Generic[S]):
     @property
     def status(self) -> str:
         """`running` (also while it is queued), `paused`, `completed`, `failed` or `cancelled`."""
-        return self.info.status
+        return self._info_at_last_stop.status
 
     @property
     def shown_status(self) -> str:
         """The status as people see it: `queued`, `sleeping`, `retrying`, `abandoned`, `quarantined`, or `status`."""
-        return self.info.shown_status
+        return self._info_at_last_stop.shown_status
 
     @property
     def graph(self) -> str:
         """The name of the run's graph."""
-        return self.info.graph
+        return self._info_at_last_stop.graph
 
     @property
     def tags(self) -> tuple[str, ...]:
         """The tags that the run was created with."""
-        return self.info.tags
+        return self._info_at_last_stop.tags
 
     @property
     def questions(self) -> list[Question]:
         """What the run asks. A branch may ask while others are under way; a cancelled run asks nothing."""
-        return self.info.questions
+        return self._info_at_last_stop.questions
 
     @property
     def state(self) -> S:
@@ -253,6 +253,11 @@ class RunHandle(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<RunHandle {self.id}>"
+
+    @property
+    def _info_at_last_stop(self) -> RunInfo:
+        """`info` without the position, for which the journal would be read."""
+        return info_at_last_stop(self._client, self.id)
 
     @property
     def _secrets(self) -> frozenset[str]:

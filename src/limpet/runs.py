@@ -10,7 +10,7 @@ from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, RunList, with_position
+from limpet.engine.operations.run_info import RunList
 from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs
 from limpet.engine.operations.stored_state import (
     Difference,
@@ -114,15 +114,6 @@ class Runs:
         return RunHandle(run_id, client, compiled)
 
     aget = async_version(get)
-
-    def with_position(self, info: RunInfo) -> RunInfo:
-        """The same, with the step and the node that a running run has reached by now.
-
-        A `RunInfo` has those of the run's last stop. This reads the journal for newer ones.
-        """
-        return with_position(self._client, info)
-
-    awith_position = async_version(with_position)
 
     def history(self, run_id: str) -> Checkpoints:
         """The steps of a run, oldest first, as far as its journal goes back."""

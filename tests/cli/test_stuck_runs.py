@@ -80,7 +80,7 @@ def test_a_run_whose_key_is_missing_is_listed_with_the_others(
     }
     monkeypatch.setenv("LIMPET_GRAPHS", "flows:known")
     limpet("worker", "--once")
-    assert "run queued is skipped: record 1 of run 'queued' was encrypted with the key" in caplog.text
+    assert "run queued is skipped: the note of run 'queued' was encrypted with the key" in caplog.text
 
 
 def test_a_run_whose_graph_isnt_known_is_said_to_wait_for_it(

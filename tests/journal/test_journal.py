@@ -37,6 +37,7 @@ from limpet.journal.reader import (
     read_progress_and_weight,
     read_records,
 )
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT, STEP, snapshot_record
 from limpet.journal.snapshots import RECORD_WEIGHT
 from limpet.journal.store import PAUSED, RUNNING, Commit, Labels, RunHead, Tail
@@ -300,9 +301,10 @@ def test_what_was_refused_is_committed_again_together_with_what_came_after() -> 
     book.step(n=2)
     book.whole()
     book.memo("k", 1)
-    again = book.writer.commit(PAUSED, Summary(b"note", Labels("node")))
+    again = book.writer.commit(PAUSED, Summary({"step": 2}, Labels("node")))
     assert (first.expected, len(first.records), first.snapshot, first.status) == (1, 1, 0, None)
-    assert (again.expected, len(again.records), again.snapshot, again.note) == (1, 3, 4, b"note")
+    assert (again.expected, len(again.records), again.snapshot) == (1, 3, 4)
+    assert read_summary(again.note or b"") == {"step": 2, "sequence": 4}
     assert again.labels == Labels("node")
     assert again.records[0] == first.records[0]
     assert book.writer.pending == 3

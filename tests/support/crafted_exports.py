@@ -286,7 +286,7 @@ def _look(asked: _Asked, graph: Graph, store: MemoryStore, run_id: str) -> list[
     runs = Runs(store)
     ask("list", lambda: [(repr(info), info.shown_status, info.held_by) for info in runs.list()])
     ask("table", lambda: runs.list()._repr_html_())
-    ask("get", lambda: runs.with_position(runs.get(run_id).info))
+    ask("get", lambda: runs.get(run_id).info)
     asked.verify(graph, run_id, "once it is imported")
     for format in ("text", "svg", "mermaid"):
         ask(f"draw {format}", lambda format=format: graph.draw(format, run_id=run_id))

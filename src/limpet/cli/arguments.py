@@ -265,7 +265,7 @@ def _add_filters(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--error", metavar="TYPE", help="whose last error is of this type, such as ValueError"
     )
-    parser.add_argument("--node", metavar="NAME", help="that stopped at this node, or have it next")
+    parser.add_argument("--node", metavar="NAME", help="that have stopped at this node, or have it next")
     parser.add_argument("--text", help="with this text in their last error")
 
 

@@ -259,7 +259,7 @@ def _head_of_journal(run_id: str, found: FoundRecords) -> RunHead:
         updated=times[-1],
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
         parent=progress.parent,
-        note=summary(progress).note if is_whole else b"",
+        note=summary(progress).note(head.sequence) if is_whole else b"",
     )
 
 

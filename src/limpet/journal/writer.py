@@ -157,7 +157,8 @@ class JournalWriter:
             self.newest_snapshot = self._snapshot_sequence
         note = labels = None
         if summary is not None:
-            note, labels = summary
+            note = summary.note(self.sequence + len(closed))
+            labels = summary.labels
         return Commit(
             self.run_id,
             self.fence,
@@ -194,8 +195,12 @@ TRACEBACK_KEPT = 4000
 class Summary(NamedTuple):
     """What a run's head says about the run, so that listing runs reads no journal; and what of it can be searched."""
 
-    note: bytes
+    described: dict[str, Any]
     labels: Labels
+
+    def note(self, sequence: int) -> bytes:
+        """The bytes for the head. They say which record is the newest that they take into account."""
+        return encode({**self.described, "sequence": sequence})
 
 
 def summary(progress: Progress) -> Summary:
@@ -212,7 +217,7 @@ def summary(progress: Progress) -> Summary:
     if progress.status == COMPLETED and isinstance(settings, dict) and settings.get("preserve") is False:
         described["prunable"] = True
     node = "" if progress.done else progress.current_node()
-    return Summary(encode(described), Labels(node, (progress.error or {}).get("type", "")))
+    return Summary(described, Labels(node, (progress.error or {}).get("type", "")))
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

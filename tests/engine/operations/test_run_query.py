@@ -14,8 +14,8 @@ from limpet.engine.operations import run_query
 from limpet.engine.operations.run_query import QUERY_STATUSES
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import LeaseState, RunFilter
-from limpet.journal.store import FAILED, Labels, NewRun, Store
-from support.graphs import SOON, chain, single
+from limpet.journal.store import FAILED, Labels, NewRun, Store, Tail
+from support.graphs import SOON, chain, count, single
 
 DEAD = "|".join([*this_process().split("|")[:4], "1"])
 """A process of this host that no longer runs: its id now belongs to a process that started at another time."""
@@ -224,3 +224,37 @@ def test_a_filter_that_does_not_exist_is_refused_with_the_one_that_was_meant() -
 
 def _pause(state: State) -> dict[str, Any]:
     return {"said": pause("Well?")}
+
+
+def test_a_list_shows_where_runs_are_and_reads_no_journal_of_those_at_rest() -> None:
+    """H10, H11: an `info` says the same wherever it comes from, and so does the filter by node."""
+    store = JournalsRead()
+    graph = chain(lambda state: {"said": pause("well?")}, count, count).compile(store=store)
+    graph.start({}, run_id="moves")
+    graph.start({}, run_id="asks")
+    graph.recover()
+    graph.start({}, run_id="waits")
+    run = graph.stream("yes", checkpoint="moves@0")
+    next(run)
+    runs = Runs(store)
+    store.read_ids.clear()
+    listed = runs.list()
+    places = [(each.run_id, each.step, each.node) for each in listed]
+    assert places == [("waits", 0, "n1"), ("asks", 0, "n1"), ("moves", 1, "n2")]
+    assert store.read_ids == ["moves"]
+    assert [runs.get(each.run_id).info for each in listed] == listed
+    assert [each.run_id for each in runs.list(node="n1")] == ["waits", "asks"]
+    run.close()
+    assert runs.list()[-1].node == "n2"
+
+
+class JournalsRead(MemoryStore):
+    """A store that notes whose journals are read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_ids: list[str] = []
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        self.read_ids.append(run_id)
+        return super().read(run_id, first, last)

@@ -36,8 +36,7 @@ def list_runs(args: Namespace, output: Output) -> int:
     """The runs in the store."""
     runs = find_runs(args)
     filters = filters_of(args)
-    listed = runs.list(limit=args.limit, after=args.after, **filters)
-    found = [runs.with_position(info) for info in listed]
+    found = runs.list(limit=args.limit, after=args.after, **filters)
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
@@ -59,11 +58,11 @@ def list_runs(args: Namespace, output: Output) -> int:
     if filters or args.after:
         empty = "no runs match"
     output.table(columns, rows, empty, left_out_first=("step", "node", "graph"))
-    if listed.next is not None:
+    if found.next is not None:
         more = "There are more:"
-        if listed.searched is not None:
-            more = f"Looked through the errors of {listed.searched:,} runs. To continue:"
-        words = [*filter_words(args), "--limit", str(args.limit), "--after", listed.next]
+        if found.searched is not None:
+            more = f"Looked through the errors of {found.searched:,} runs. To continue:"
+        words = [*filter_words(args), "--limit", str(args.limit), "--after", found.next]
         output.hint(more, command_line("runs list", args, *words))
     return OK
 
@@ -71,7 +70,7 @@ def list_runs(args: Namespace, output: Output) -> int:
 def show(args: Namespace, output: Output) -> int:
     """Everything that is known about one run."""
     runs = find_run(args, output)
-    info = runs.with_position(runs.get(args.run).info)
+    info = runs.get(args.run).info
     if output.json:
         output.result(_facts(info))
         return OK
@@ -171,7 +170,7 @@ def watch(args: Namespace, output: Output) -> int:
         head = store.head(args.run)
         current = (head.sequence, head.status, head.holder)
         if current != shown:
-            info = runs.with_position(runs.get(args.run).info)
+            info = runs.get(args.run).info
             _show_change(info, head.holder != shown_holder or shown is None, output)
             if info.shown_status == ABANDONED and not output.json:
                 suggest_next(info, args, output)

@@ -11,7 +11,7 @@ from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.operations.run_info import info_of, way_on
+from limpet.engine.operations.run_info import info_at_last_stop, way_on
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
 from limpet.engine.sessions.compatibility import check_point, refuse_cancelled, refuse_completed
 from limpet.errors import AlreadyAnswered, Conflict, UsageError
@@ -79,7 +79,7 @@ def _answers(
     """The answers by question id. Raises if one isn't valid, or if nothing is asked."""
     given = given.about(asked_at(client, progress, point))
     if not (progress.open_questions() or given.asked):
-        info = info_of(client, progress.run_id)
+        info = info_at_last_stop(client, progress.run_id)
         nothing_asked = UsageError(f"run {info.run_id!r} has no open question: it is {info.shown_status}")
         raise nothing_asked.with_advice(*way_on(info))
     answers = given.answers_to(progress, now)

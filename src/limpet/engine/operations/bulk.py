@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_of, run_info
+from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_at_last_stop, run_info
 from limpet.engine.operations.run_query import RunQuery, Search
 from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, DAMAGED, ENDED, FAILED, RUNNING
@@ -183,7 +183,7 @@ def _ids(given: Any, call: str) -> list[str]:
 def _change_named(client: LeaseClient, change: Change, dry_run: bool, run_id: str) -> Outcome:
     blank = Outcome(run_id, "", "", FAILED_TO)
     try:
-        info = info_of(client, run_id)
+        info = info_at_last_stop(client, run_id)
     except KeyMissing:
         info = run_info(unreadable(run_id, 0.0))  # it is there, and needs no key to be deleted
     except LimpetError as error:
@@ -197,7 +197,7 @@ def _change_found(
     if dry_run:
         return _changed(client, found, change, dry_run)
     try:
-        info = info_of(client, found.run_id)
+        info = info_at_last_stop(client, found.run_id)
     except RunNotFound:
         return _outcome(found, SKIPPED, "it was deleted meanwhile")
     except KeyMissing:
@@ -240,7 +240,7 @@ def _other_was_quicker(client: LeaseClient, info: RunInfo, change: Change, error
     if isinstance(error, Conflict | AlreadyCompleted | RunNotFound):
         return True
     try:
-        return bool(change.unfit(info_of(client, info.run_id)))
+        return bool(change.unfit(info_at_last_stop(client, info.run_id)))
     except LimpetError:
         return False
 

@@ -10,7 +10,7 @@ from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import RESUME, next_status
 from limpet.engine.node_context.questions import check_update
-from limpet.engine.operations.run_info import info_of, way_on
+from limpet.engine.operations.run_info import info_at_last_stop, way_on
 from limpet.engine.sessions.compatibility import refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import note_update
@@ -52,7 +52,7 @@ def _refuse_unless_stopped(client: LeaseClient, head: RunHead) -> None:
     refuse_completed(head)
     if head.status in (FAILED, CANCELLED):
         return
-    info = info_of(client, head.run_id)
+    info = info_at_last_stop(client, head.run_id)
     not_stopped = UsageError(
         f"run {head.run_id!r} is {info.shown_status}: only a run that failed, or was cancelled, is retried"
     )

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.engine.operations.stored_state import viewed_progress
+from limpet.engine.operations.stored_state import viewed_tail
 from limpet.errors import (
     DamagedRecord,
     KeyMissing,
@@ -63,8 +63,8 @@ SHOWN_STATUSES: Final = (
 class RunInfo(NamedTuple):
     """What a store knows of a run: enough for a list, and to see what a paused or failed run needs.
 
-    `step`, `node`, `reason`, `error` and `questions` are those of the run's last stop. `due` is from when on the run
-    needs a process, by the store's clock: 0 means at once, None not by itself.
+    `step` and `node` are where the run is now, `reason` is why it has stopped, and `error` is its last one. `due` is
+    from when on the run needs a process, by the store's clock: 0 means at once, None not by itself.
     """
 
     run_id: str
@@ -206,13 +206,25 @@ def info_of(client: LeaseClient, run_id: str) -> RunInfo:
     """What a store knows of a run, even if it is damaged. Raises `RunNotFound`, and `KeyMissing`."""
     try:
         head = client.head(run_id)
-        info = run_info(head)
-        # The store is asked only where its answer isn't clear: this is called often, and some stores search all runs.
-        if head.lease_until is not None and head.lease_until > client.now():
-            return info
-        return info._replace(lease_expired=run_id in expired_leases(client, [head]))
+        return with_position(client, head, _info_from(client, head))
     except DamagedRecord as damage:
         return _damaged_info(client.store, unreadable(run_id, 0.0), damage)
+
+
+def info_at_last_stop(client: LeaseClient, run_id: str) -> RunInfo:
+    """The same without a look at the journal: the step and the node of a run under way are those of its last stop."""
+    try:
+        return _info_from(client, client.head(run_id))
+    except DamagedRecord as damage:
+        return _damaged_info(client.store, unreadable(run_id, 0.0), damage)
+
+
+def _info_from(client: LeaseClient, head: RunHead) -> RunInfo:
+    info = run_info(head)
+    # The store is asked only where its answer isn't clear: this is called often, and some stores search all runs.
+    if head.lease_until is not None and head.lease_until > client.now():
+        return info
+    return info._replace(lease_expired=head.run_id in expired_leases(client, [head]))
 
 
 def expired_leases(client: LeaseClient, heads: Sequence[RunHead]) -> set[str]:
@@ -285,20 +297,32 @@ def _message(problem: Exception) -> str:
     return problem.message if isinstance(problem, LimpetError) else str(problem)
 
 
-def with_position(client: LeaseClient, info: RunInfo) -> RunInfo:
-    """The same, with the step and the node that a running run has reached by now, read from its journal.
+def with_position(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
+    """What is known of a run by its head, with the step and the node that it has reached by now.
 
-    Where the journal can't be read, and for a run that has stopped, `info` is returned as it is.
+    The journal is read only of a run that has moved on since its head was last written whole: it is under way, or its
+    process left it. So of many that are queued, none is.
     """
-    if info.status != RUNNING:
+    if info.status != RUNNING or info.problem or _is_current(head):
         return info
     try:
-        progress = viewed_progress(client, info.run_id)
+        head, progress = viewed_tail(client, info.run_id)
     except (DamagedRecord, KeyMissing, UnsupportedFormat) as problem:
-        return info._replace(problem=info.problem or problem.message)
+        return info._replace(problem=problem.message)
     except LimpetError:
         return info  # deleted meanwhile
-    return info._replace(step=progress.step, node=progress.current_node(), reason=None, questions=[])
+    if head.status != RUNNING:
+        return listed_info(client.store, head, None)  # it has stopped meanwhile
+    questions = progress.open_questions()
+    return info._replace(step=progress.step, node=progress.current_node(), reason=None, questions=questions)
+
+
+def _is_current(head: RunHead) -> bool:
+    """Whether the summary in a head takes all records of the run into account."""
+    if not head.note:
+        return False
+    # A run that no process has begun has one record, and a list may have many of them.
+    return head.sequence == 1 or read_summary(head.note).get("sequence") == head.sequence
 
 
 def _table_row(info: RunInfo) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from limpet.engine.operations.run_info import (
     expired_leases,
     list_all,
     listed_info,
+    with_position,
 )
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import RunQuarantined, UsageError, did_you_mean
@@ -73,7 +74,8 @@ class MoreFilters(TypedDict, total=False):
     error: str | None
     """The type of its last error, such as `ValueError`."""
     node: str | None
-    """The node where it stopped, or is next to run."""
+    """The node where it is: where it has stopped, or is next to run. A run under way is found only if it last stopped
+    there, too, because the index has the node of the last stop."""
     text: str | None
     """A text in its last error, in capital or small letters: in the type, the message, or the traceback."""
 
@@ -224,8 +226,18 @@ class Search:
                 return
             last = place
             self.searched += 1
-            if self._query.accepts(found.info, now) and self._query.has_text(found.info):
+            if self._is_meant(found, now):
                 yield found
+
+    def _is_meant(self, found: Found, now: float) -> bool:
+        query = self._query
+        if not (query.accepts(found.info, now) and query.has_text(found.info)):
+            return False
+        if query.node is None:
+            return True
+        # A run that stopped at the node may be under way since.
+        info = with_position(self._client, found.head, found.info)
+        return info.problem is not None or info.node == query.node
 
     def _candidates(self) -> Iterator[Found]:
         streams = [self._pages(each) for each in self._query.filters()]
@@ -255,15 +267,15 @@ def list_runs(client: LeaseClient, query: RunQuery, limit: int | None, after: st
     search = Search(client, query, _cursor_of(after), bound=TEXT_SEARCH_BOUND if query.text else math.inf)
     if limit is None:
         search.page_size = None
-        found = RunList(each.info for each in search)
+        found = RunList(with_position(client, *each) for each in search)
     elif limit == 0:
         return RunList()
     else:
         # One more than is wanted says whether there is a next page.
         search.page_size = min(limit + 1, PAGE_SIZE)
-        found = RunList(each.info for each in islice(search, limit + 1))
-        if len(found) > limit:
-            del found[limit:]
+        page = list(islice(search, limit + 1))
+        found = RunList(with_position(client, *each) for each in page[:limit])
+        if len(page) > limit:
             found.next = found[-1].cursor
             return found
     if search.stopped_at is not None:

@@ -20,6 +20,7 @@ from limpet.journal.reader import (
     progress_at_pause,
     read_progress,
 )
+from limpet.journal.store import RunHead
 from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
 
 
@@ -57,11 +58,18 @@ def progress_of(client: LeaseClient, run_id: str, step: int | None, closed: int 
 def viewed_progress(client: LeaseClient, run_id: str, step: int | None = None) -> Progress:
     """The same to be looked at: values of classes that aren't known here are `UnknownValue`s."""
     if step is None:
-        progress = read_progress(ViewedTail(*newest_tail(client.store, run_id)))
-    else:
-        progress = progress_at(ViewedTail(*salvaged_tail(client.store, run_id)), step)
+        return viewed_tail(client, run_id)[1]
+    progress = progress_at(ViewedTail(*salvaged_tail(client.store, run_id)), step)
     check_stored_workflows(progress)
     return progress
+
+
+def viewed_tail(client: LeaseClient, run_id: str) -> tuple[RunHead, Progress]:
+    """A run's head and how far the run had come then, to be looked at."""
+    tail = ViewedTail(*newest_tail(client.store, run_id))
+    progress = read_progress(tail)
+    check_stored_workflows(progress)
+    return tail.head, progress
 
 
 def as_state(progress: Progress, plan: Plan | None) -> State:

@@ -147,8 +147,12 @@ def new_run(
     first = Envelope(progress.run_id).close(1, snapshot or snapshot_record(progress))
     note = b""
     labels = Labels()
-    if progress.status != RUNNING:
-        note, labels = summary(progress)
+    if (
+        holder is None or progress.status != RUNNING
+    ):  # of a run that is executed at once, it would soon be wrong
+        described = summary(progress)
+        note = described.note(sequence=1)
+        labels = described.labels
     return NewRun(
         run_id=progress.run_id,
         graph=progress.graph,
