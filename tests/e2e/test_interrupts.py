@@ -21,7 +21,7 @@ COUNT = int(os.environ.get("INTERRUPTS", "0"))
 """Interrupts of each store and shape; by default a few."""
 SEED = int(os.environ.get("INTERRUPT_SEED", "0"))
 STORES = ("memory", "files", "sqlite", "postgres", "redis")
-FEW = 20
+FEW = 12
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other signals")
 

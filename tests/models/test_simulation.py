@@ -29,7 +29,7 @@ from support.simulated_world import LEASE, Store
 from support.simulation import Simulation, Violation, explore
 
 SEED = os.environ.get("SIMULATION_SEED")
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "10000"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "5000"))
 PARTS = 20
 ENOUGH = 1500
 """Schedules within which whatever is wrong has to show."""

@@ -91,7 +91,7 @@ def places(data: bytes, share: float) -> Iterator[tuple[int, bytes]]:
 
 @pytest.mark.parametrize(
     ("opened", "share", "verified"),
-    [(sqlite, 0.01, True), (encrypted, 0.005, True), (files, 0.015, False)],
+    [(sqlite, 0.005, True), (encrypted, 0.003, True), (files, 0.008, False)],
     ids=["sqlite", "encrypted", "files"],
 )
 def test_a_flipped_byte_never_makes_wrong_data(

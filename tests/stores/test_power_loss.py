@@ -119,7 +119,7 @@ def test_a_store_keeps_what_it_has_acknowledged(opened: Callable[..., Store]) ->
         with closing(opened(directory)) as store:
             check_runs(store, acknowledged)
 
-    hunt(work, check, takeover, {files: 1800, sqlite: 2200}[opened])
+    hunt(work, check, takeover, {files: 1000, sqlite: 1200}[opened])
 
 
 @stores
@@ -155,7 +155,7 @@ def test_a_post_is_kept_until_a_commit_takes_it_in(opened: Callable[..., Store])
         with closing(opened(directory)) as store:
             check_runs(store, acknowledged)
 
-    hunt(work, check, takeover, {files: 600, sqlite: 300}[opened])
+    hunt(work, check, takeover, {files: 400, sqlite: 200}[opened])
 
 
 @stores
@@ -195,7 +195,7 @@ def test_a_document_is_the_old_one_or_the_new_one(opened: Callable[..., Store]) 
             assert version is not None
             assert version > newest
 
-    hunt(work, check, work, {files: 600, sqlite: 300}[opened])
+    hunt(work, check, work, {files: 400, sqlite: 200}[opened])
 
 
 @stores
@@ -233,7 +233,7 @@ def test_a_run_can_be_verified_and_resumed(opened: Callable[..., Store]) -> None
         with pytest.raises(RunPaused):
             survey(memory).execute({"n": 0}, run_id="r")
         expected = survey(memory).resume("r", "yes")
-    hunt(work, check, takeover, {files: 600, sqlite: 900}[opened])
+    hunt(work, check, takeover, {files: 400, sqlite: 500}[opened])
 
 
 def test_a_checkpoint_file_survives_once_its_path_is_known(tmp_path: Path) -> None:
