@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limpet import MemoryStore
+from limpet import MemoryStore, open_store
 from limpet.engine.node_context.node_context import CURRENT
+from limpet.journal.store import Store
 from limpet.stores import opening
 from limpet.testing import pytest_plugin as plugin
 from support.graphs import Via
 from support.postgres import Server, serve
+from support.redis_servers import redis_server
 
 pytest_plugins = ["pytester"]
 
@@ -42,6 +45,38 @@ def database(postgres: Server) -> Iterator[str]:
     name = postgres.new_database()
     yield postgres.of(name)
     postgres.drop(name)
+
+
+@contextmanager
+def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
+    """The URL of an empty store of this kind that processes can share."""
+    match kind:
+        case "sqlite":
+            yield f"sqlite:///{folder}/runs.db"
+        case "files":
+            yield f"file://{folder}/runs"
+        case "postgres":
+            yield request.getfixturevalue("database")
+        case _:
+            with redis_server(folder) as server:
+                yield server.url
+
+
+@pytest.fixture(params=["sqlite", "files", "postgres", "redis"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a store, of each kind that processes can share."""
+    with url_of(request.param, request, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres", "redis"])
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store, of each kind."""
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    with url_of(request.param, request, tmp_path) as url:
+        yield open_store(url)
 
 
 @pytest.fixture

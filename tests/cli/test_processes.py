@@ -9,13 +9,13 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import limpet as library
+from support.waiting import until
 
 SLOW = """
 import os, time
@@ -70,13 +70,6 @@ def environment(**more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(Path(library.__file__).parents[1]), **more}
 
 
-def wait_for(there: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def test_help_imports_no_engine_and_no_store(start: Start) -> None:
     """H6: so that it is there at once."""
     _, told = start("--help", PYTHONPROFILEIMPORTTIME="1").communicate()
@@ -89,7 +82,7 @@ def test_help_imports_no_engine_and_no_store(start: Start) -> None:
 def test_a_run_that_is_interrupted_can_be_resumed(start: Start, tmp_path: Path) -> None:
     """G7, H6: by the command that is printed, in another process; nothing finished runs again."""
     running = start("run", "slow:graph", "--id", "r")
-    wait_for((tmp_path / "at-second").exists)
+    until((tmp_path / "at-second").exists)
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=60)
     assert running.returncode == 130
@@ -110,7 +103,7 @@ def test_a_worker_that_gets_sigterm_finishes_its_node_and_leaves_the_rest(
     """H1: its exit code is 0."""
     worker = start("worker", "slow:graph", "--poll", "0.05", "--json")
     assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
-    wait_for((tmp_path / "at-second").exists)
+    until((tmp_path / "at-second").exists)
     worker.send_signal(told)
     (tmp_path / "hold").unlink()
     out, _ = worker.communicate(timeout=60)
@@ -161,7 +154,7 @@ def test_a_command_in_the_background_is_not_stopped_by_ctrl_c(
     else:
         running = start("worker", "slow:graph", "--poll", "0.05")
         assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
-    wait_for((tmp_path / "at-second").exists)
+    until((tmp_path / "at-second").exists)
     running.send_signal(signal.SIGINT)
     (tmp_path / "hold").unlink()
     if command == "worker":
@@ -177,7 +170,7 @@ def test_a_command_in_the_background_is_not_stopped_by_ctrl_c(
 
 def test_watching_shows_each_step_until_the_run_stops(start: Start, tmp_path: Path) -> None:
     running = start("run", "slow:graph", "--id", "r")
-    wait_for((tmp_path / "at-second").exists)
+    until((tmp_path / "at-second").exists)
     watching = start("runs", "watch", "r", "--every", "0.05")
     assert watching.stdout is not None
     line = watching.stdout.readline()

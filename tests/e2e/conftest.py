@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 
 import limpet
+from support import waiting
 from support.workers import Fleet
 
 PROGRAMS = Path(__file__).parent / "crash_graphs"
@@ -163,15 +163,7 @@ def launching() -> Iterator[Launch]:
 @pytest.fixture
 def until() -> Callable[[Callable[[], Any]], Any]:
     """Wait for a condition: `until(lambda: …)` returns what it gave as soon as that is true."""
-
-    def wait(condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + PATIENCE
-        while not (found := condition()):
-            assert time.monotonic() < deadline, f"it didn't come true in {PATIENCE:g} s"
-            time.sleep(0.005)
-        return found
-
-    return wait
+    return waiting.until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

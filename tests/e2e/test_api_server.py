@@ -126,11 +126,11 @@ def test_clients_of_an_api_server_see_every_event_once_though_a_worker_is_killed
 ) -> None:
     """H10: two workers, one killed; two clients of each run, one reconnecting; questions answered by the server."""
     url = f"sqlite:///{tmp_path}/runs.db" if kind == "sqlite" else request.getfixturevalue("database")
-    with processes(url, tmp_path) as started:
+    with processes(url, tmp_path) as started, httpx.Client(timeout=PATIENCE) as http:
         address = started.serve()
         workers = [started.work(), started.work()]
         until(lambda: is_up(address))
-        runs = [httpx.post(f"{address}/runs", json={"topic": f"t{n}"}).json()["run_id"] for n in range(RUNS)]
+        runs = [http.post(f"{address}/runs", json={"topic": f"t{n}"}).json()["run_id"] for n in range(RUNS)]
         clients = {
             run_id: [Browser(address, run_id, False), Browser(address, run_id, True)] for run_id in runs
         }
@@ -143,11 +143,11 @@ def test_clients_of_an_api_server_see_every_event_once_though_a_worker_is_killed
 
         until(a_holder).kill()
         for run_id in runs:
-            asked = until(lambda run_id=run_id: httpx.get(f"{address}/runs/{run_id}").json()["questions"])
+            asked = until(lambda run_id=run_id: http.get(f"{address}/runs/{run_id}").json()["questions"])
             assert asked[0]["prompt"].startswith("Publish this?")
-            reply = httpx.post(f"{address}/runs/{run_id}/answer", json={"answer": "yes"})
+            reply = http.post(f"{address}/runs/{run_id}/answer", json={"answer": "yes"})
             assert reply.status_code == 200, reply.text
-        assert httpx.post(f"{address}/runs/{runs[0]}/answer", json={"answer": "no"}).status_code == 409
+        assert http.post(f"{address}/runs/{runs[0]}/answer", json={"answer": "no"}).status_code == 409
         for run_id, (steady, restless) in clients.items():
             steady.join(PATIENCE)
             restless.join(PATIENCE)

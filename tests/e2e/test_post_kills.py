@@ -9,13 +9,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import limpet
-from support.redis_servers import redis_server
 
 KILLS = int(os.environ.get("POST_KILLS", "25"))
 SEED = int(os.environ.get("POST_KILLS_SEED", "1"))
@@ -26,25 +24,11 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=["sqlite", "files", "postgres", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    match request.param:
-        case "sqlite":
-            yield f"sqlite:///{tmp_path}/runs.db"
-        case "files":
-            yield f"file://{tmp_path}/runs"
-        case "postgres":
-            yield request.getfixturevalue("database")
-        case _:
-            with redis_server(tmp_path) as server:
-                yield server.url
-
-
-def test_each_post_is_taken_in_once_and_in_order(url: str) -> None:
+def test_each_post_is_taken_in_once_and_in_order(store_url: str) -> None:
     """H10: a post that was acknowledged is in the journal once, and in the order in which it was posted."""
     paths = [Path(limpet.__file__).parents[1], Path(__file__).parents[1]]
     done = subprocess.run(
-        [sys.executable, "-m", "support.post_kills", url, str(KILLS), str(SEED)],
+        [sys.executable, "-m", "support.post_kills", store_url, str(KILLS), str(SEED)],
         capture_output=True,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
@@ -53,4 +37,4 @@ def test_each_post_is_taken_in_once_and_in_order(url: str) -> None:
     result = json.loads(done.stdout)
     assert sum(result["killed"].values()) == KILLS
     assert result["posts"] > 2
-    print(url, result)
+    print(store_url, result)

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import limpet
-from support.redis_servers import redis_server
 
 LONG = 60.0
 
@@ -43,20 +41,6 @@ print(graph.execute({"n": 1}, run_id="r")["n"])
 """
 
 
-@pytest.fixture(params=["sqlite", "files", "postgres", "redis"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    match request.param:
-        case "sqlite":
-            yield f"sqlite:///{tmp_path}/runs.db"
-        case "files":
-            yield f"file://{tmp_path}/runs"
-        case "postgres":
-            yield request.getfixturevalue("database")
-        case _:
-            with redis_server(tmp_path) as server:
-                yield server.url
-
-
 def started(code: str, *arguments: object) -> subprocess.Popen[str]:
     """A process that runs this code with the library that is tested."""
     return subprocess.Popen(
@@ -76,9 +60,11 @@ def wait_for(*paths: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_processes_that_execute_the_same_run_at_once_all_get_its_result(url: str, tmp_path: Path) -> None:
+def test_processes_that_execute_the_same_run_at_once_all_get_its_result(
+    store_url: str, tmp_path: Path
+) -> None:
     """H10: one runs it, the others wait; its first node is called once."""
-    callers = [started(CALLERS, url, tmp_path, name) for name in ("a", "b", "c")]
+    callers = [started(CALLERS, store_url, tmp_path, name) for name in ("a", "b", "c")]
     wait_for(*(tmp_path / f"ready-{name}" for name in ("a", "b", "c")))
     (tmp_path / "go").touch()
     outcomes = [caller.communicate(timeout=LONG) for caller in callers]
@@ -88,13 +74,13 @@ def test_processes_that_execute_the_same_run_at_once_all_get_its_result(url: str
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this platform has no SIGKILL")
 @pytest.mark.timeout(120)
-def test_a_caller_that_waits_continues_the_run_of_one_that_is_killed(url: str, tmp_path: Path) -> None:
+def test_a_caller_that_waits_continues_the_run_of_one_that_is_killed(store_url: str, tmp_path: Path) -> None:
     """H10, H1: with what was saved, and to the same result."""
-    first = started(CALLERS, url, tmp_path, "first")
+    first = started(CALLERS, store_url, tmp_path, "first")
     wait_for(tmp_path / "ready-first")
     (tmp_path / "go").touch()
     wait_for(tmp_path / "calls")
-    second = started(CALLERS, url, tmp_path, "second")
+    second = started(CALLERS, store_url, tmp_path, "second")
     wait_for(tmp_path / "ready-second")
     time.sleep(random.Random(0).random() * 0.1)
     first.kill()

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 from limpet.handle import RunHandle
 from support.graphs import SOON
 
 Event = dict[str, Any]
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    """Wait until something is so."""
-    deadline = time.monotonic() + SOON
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it didn't come true"
-        time.sleep(0.005)
-    return found
 
 
 class Client(threading.Thread):

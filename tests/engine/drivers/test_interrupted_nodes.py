@@ -12,20 +12,10 @@ import pytest
 
 from limpet import MemoryStore, Retry, RunCancelled, StateGraph, Workflow, once, supervise
 from support.posts import post_cancel
-
-SOON = 60.0
-"""Seconds within which what is waited for has happened, on any machine."""
+from support.waiting import SOON, until
 
 PLACES = ["single", "branch", "map", "subgraph", "task"]
 Node = Callable[..., Any]
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for a condition."""
-    deadline = monotonic() + SOON
-    while not holds():
-        assert monotonic() < deadline, "it never happened"
-        sleep(0.002)
 
 
 def in_place(place: str, node: Node, store: Any, **options: Any) -> Any:

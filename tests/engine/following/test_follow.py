@@ -7,35 +7,17 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limpet import END, MemoryStore, RunNotFound, Runs, StateGraph, open_store
+from limpet import END, MemoryStore, RunNotFound, Runs, StateGraph
 from limpet.engine.following import event_feed, watcher, window
 from limpet.handle import RunHandle
 from limpet.journal.store import Tail
-from support.followers import Client, Event, until
+from support.followers import Client, Event
 from support.graphs import SOON, asking, chain, count, loop
-from support.redis_servers import redis_server
-
-
-@pytest.fixture(params=["memory", "sqlite", "files", "postgres", "redis"])
-def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Each kind of store."""
-    if request.param == "memory":
-        yield MemoryStore()
-    elif request.param == "redis":
-        with redis_server(tmp_path) as server:
-            yield open_store(server.url)
-    elif request.param == "postgres":
-        yield open_store(request.getfixturevalue("database"))
-    elif request.param == "sqlite":
-        yield open_store(f"sqlite:///{tmp_path}/runs.db")
-    else:
-        yield open_store(f"file://{tmp_path}/runs")
+from support.waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -15,8 +15,9 @@ from limpet import DamagedRecord, MemoryStore, StateGraph, StoreUnavailable, ope
 from limpet.engine.following import watcher
 from limpet.testing import FaultyStore
 from support.damage import flipped
-from support.followers import Client, until
+from support.followers import Client
 from support.graphs import SOON, asking, chain, count, loop
+from support.waiting import until
 
 RUNS = ["a", "b"]
 

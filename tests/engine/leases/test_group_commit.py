@@ -6,8 +6,7 @@ import asyncio
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +17,7 @@ from limpet import MemoryStore, StateGraph, StoreUnavailable
 from limpet.engine.leases import group_commit as group_commit_module
 from limpet.engine.leases.group_commit import GroupCommit, PendingCommit
 from limpet.journal.store import Commit, NewRun
+from support.waiting import until
 
 
 class BlockingStore(MemoryStore):
@@ -46,13 +46,6 @@ def commit(number: int, expected: int = 1) -> Commit:
     return Commit(f"r{number}", 1, expected, [b"x"])
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 @contextmanager
 def first_write_blocked(group_commit: GroupCommit, store: BlockingStore, others: int) -> Iterator[list[Any]]:
     """The write of run 0 blocks, and `others` threads wait behind it. Yields a list for all outcomes."""
@@ -64,7 +57,7 @@ def first_write_blocked(group_commit: GroupCommit, store: BlockingStore, others:
         assert store.busy.wait(30)
         for number in range(1, others + 1):
             calls.append(pool.submit(group_commit.commit, commit(number)))
-        wait_for(lambda: len(group_commit._waiting_threads) == others)
+        until(lambda: len(group_commit._waiting_threads) == others)
         yield outcomes
         store.proceed.set()
         outcomes += [call.result(30) for call in calls]
@@ -135,11 +128,11 @@ def test_an_interrupted_writer_reports_to_all_commits_of_its_batch() -> None:
     group_commit = GroupCommit(store)
     store.fail = KeyboardInterrupt()
     group_commit.commit_later(commit(0), lambda pending: outcomes.append(pending.outcome))
-    wait_for(lambda: outcomes)
+    until(lambda: outcomes)
     assert "interrupted" in str(outcomes[0])
     store.fail = None
     group_commit.commit_later(commit(1), lambda pending: outcomes.append(pending.outcome))
-    wait_for(lambda: len(outcomes) == 2)
+    until(lambda: len(outcomes) == 2)
     assert outcomes[1] is None
     assert group_commit.commit(commit(2)) is None
 
@@ -155,7 +148,7 @@ def test_ctrl_c_while_another_thread_writes_leaves_no_thread_waiting() -> None:
         with first_write_blocked(group_commit, store, 7) as outcomes:
 
             def interrupt() -> None:
-                wait_for(lambda: group_commit._deferred)
+                until(lambda: group_commit._deferred)
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
             interrupting = threading.Thread(target=interrupt)
@@ -166,7 +159,7 @@ def test_ctrl_c_while_another_thread_writes_leaves_no_thread_waiting() -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert outcomes == [None] * 8
-    wait_for(lambda: store.head("r8").sequence == 2)
+    until(lambda: store.head("r8").sequence == 2)
     assert group_commit.commit(commit(8, 2)) is None
 
 
@@ -178,7 +171,7 @@ def test_the_main_thread_waits_for_its_commit() -> None:
         writing = pool.submit(group_commit.commit, commit(0))
         assert store.busy.wait(30)
         unblocking = threading.Thread(
-            target=lambda: (wait_for(lambda: group_commit._deferred), store.proceed.set())
+            target=lambda: (until(lambda: group_commit._deferred), store.proceed.set())
         )
         unblocking.start()
         assert group_commit.commit(commit(1)) is None
@@ -196,7 +189,7 @@ def test_a_thread_that_is_never_woken_checks_the_write_lock_by_itself(
     group_commit._write_lock.acquire()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(group_commit.commit, commit(0))
-        wait_for(lambda: group_commit._waiting_threads)
+        until(lambda: group_commit._waiting_threads)
         group_commit._write_lock.release()
         assert waiting.result(30) is None
 
@@ -212,7 +205,7 @@ def test_a_thread_that_its_predecessor_never_wakes_finds_its_commit_done(
     group_commit._waiting_threads.append(PendingCommit(commit(0)))  # no thread waits for this one
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(group_commit.commit, commit(number)) for number in range(1, 4)]
-        wait_for(lambda: len(group_commit._waiting_threads) == 4)
+        until(lambda: len(group_commit._waiting_threads) == 4)
         group_commit._write_batch([])
         assert [each.result(30) for each in waiting] == [None] * 3
     assert store.sizes == [4]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from limpet.engine.leases import held_lease
 from limpet.engine.leases.lease_client import client_for, release_unused
 from limpet.journal.store import Lease, NewRun
 from support.graphs import SOON, loop
+from support.waiting import until
 
 
 class NotingStore(MemoryStore):
@@ -48,13 +49,6 @@ def library_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("limpet-")]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SOON
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_many_stores_need_few_threads(stores: list[NotingStore]) -> None:
     """P8: one thread watches the time for all stores of the process."""
     for store in stores:
@@ -64,7 +58,7 @@ def test_many_stores_need_few_threads(stores: list[NotingStore]) -> None:
 
 def test_the_leases_of_many_stores_are_renewed_by_few_threads(stores: list[NotingStore]) -> None:
     held = [client_for(store, 0.3).create(new_run()) for store in stores]
-    wait_for(lambda: all(store.renewals > 1 for store in stores))
+    until(lambda: all(store.renewals > 1 for store in stores))
     assert len(library_threads()) < 20
     assert len(held) == len(stores)
 
@@ -104,7 +98,7 @@ def test_a_store_that_does_not_answer_delays_the_renewals_of_no_other(stores: li
     for store in silent:
         store.proceed.clear()
     held = [client_for(store, 0.3).create(new_run()) for store in stores]
-    wait_for(lambda: all(store.renewals > 3 for store in stores[5:]))
+    until(lambda: all(store.renewals > 3 for store in stores[5:]))
     # It isn't asked again while it hasn't answered.
     assert [store.renewals for store in silent] == [1] * 5
     assert len(held) == len(stores)

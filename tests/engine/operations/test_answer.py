@@ -22,15 +22,9 @@ from limpet import (
 )
 from limpet.journal.inbox import answer_post
 from support.graphs import asking_while_another_runs, chain
+from support.waiting import until
 
 LONG = 30.0
-
-
-def until(is_true: Any) -> None:
-    deadline = time.monotonic() + LONG
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_question_is_answered_while_other_branches_run(store: Any) -> None:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable
 from random import randbytes
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -15,13 +13,7 @@ import pytest
 from limpet import MemoryStore, StateGraph, UsageError, Workflow
 from limpet.engine.sessions.step_retention import StepRetention
 from limpet.journal.store import Commit
-
-
-def eventually(holds: Callable[[], bool]) -> bool:
-    deadline = monotonic() + 30
-    while not holds() and monotonic() < deadline:
-        sleep(0.005)
-    return holds()
+from support.waiting import until
 
 
 def superseding(layers: int, store: Any, size: int = 20_000, **options: Any) -> Workflow:
@@ -87,7 +79,7 @@ def test_a_state_graph_keeps_as_many_steps_as_its_setting_says() -> None:
     graph.add_edge("step", "step", lambda state: state["n"] < 100)
     graph.set_finish_point("step")
     graph.compile(store=store, preserve=True, keep=3).execute({"n": 0}, run_id="r")
-    assert eventually(lambda: store.read("r", first=1).first > 1)
+    until(lambda: store.read("r", first=1).first > 1)
     assert [graph.state_at("r", step)["n"] for step in (98, 99, 100)] == [98, 99, 100]
     with pytest.raises(UsageError, match="no step 1 "):
         graph.state_at("r", 1)
@@ -110,7 +102,7 @@ def test_dropping_old_checkpoints_does_not_keep_the_run_waiting() -> None:
         assert store.read("r", first=1).first == 1
     finally:
         proceed.set()
-    assert eventually(lambda: store.read("r", first=1).first > 1)
+    until(lambda: store.read("r", first=1).first > 1)
 
 
 def test_a_store_that_cannot_prune_harms_no_run(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +115,7 @@ def test_a_store_that_cannot_prune_harms_no_run(caplog: pytest.LogCaptureFixture
     made = superseding(60, Stubborn())
     with caplog.at_level(logging.WARNING):
         assert made.execute({}, run_id="r").results["t59"] == 20_000
-        assert eventually(lambda: "couldn't delete old checkpoints" in caplog.text)
+        until(lambda: "couldn't delete old checkpoints" in caplog.text)
 
 
 def test_a_resumed_run_keeps_dropping() -> None:
@@ -137,7 +129,7 @@ def test_a_resumed_run_keeps_dropping() -> None:
     run.close()
     again = superseding(120, store)
     again.resume("r")
-    assert eventually(lambda: store.read("r", first=1).first > 100)
+    until(lambda: store.read("r", first=1).first > 100)
     assert [again.checkpoint(each.id).completed_layers for each in again.checkpoints("r")] == list(
         range(116, 121)
     )

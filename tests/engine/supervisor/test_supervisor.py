@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from typing import Annotated, Any
 
 import pytest
@@ -32,17 +32,7 @@ from limpet import (
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.journal.store import NewRun
-
-SOON = 60.0
-"""Seconds within which what is waited for has happened, on any machine."""
-
-
-def until(holds: Callable[[], Any], what: str = "it") -> None:
-    """Wait for a condition."""
-    deadline = monotonic() + SOON
-    while not holds():
-        assert monotonic() < deadline, f"{what} never happened"
-        sleep(0.005)
+from support.waiting import SOON, until
 
 
 def one(run: Any, name: str = "one", **settings: Any) -> StateGraph:

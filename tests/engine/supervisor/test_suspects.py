@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from time import monotonic, sleep
+from time import sleep
 from typing import Any
 
 from limpet import MemoryStore, State, StateGraph, supervise
 from limpet.engine.supervisor.suspects import Suspects
 from limpet.journal.reader import read_progress
 from limpet.journal.store import RunFilter, RunHead
-
-SOON = 60.0
-"""Seconds within which what is waited for has happened, on any machine."""
-
-
-def until(holds: Callable[[], Any]) -> None:
-    """Wait for a condition."""
-    deadline = monotonic() + SOON
-    while not holds():
-        assert monotonic() < deadline, "it never happened"
-        sleep(0.005)
+from support.waiting import until
 
 
 def head(run_id: str) -> RunHead:

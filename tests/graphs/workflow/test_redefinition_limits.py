@@ -6,9 +6,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from time import monotonic, sleep, time
+from time import sleep, time
 from typing import Any
 
 import pytest
@@ -29,6 +28,7 @@ from limpet import (
     pause,
 )
 from limpet.engine.operations.stored_state import progress_of
+from support.waiting import until
 
 
 def paged(store: Any, page: Any, merge: str = "merge", plan: str = "plan", **settings: Any) -> Workflow:
@@ -274,13 +274,6 @@ class Slow(MemoryStore):
         return super().append(commits)
 
 
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = monotonic() + 30
-    while not holds():
-        assert monotonic() < deadline
-        sleep(0.01)
-
-
 def test_a_finished_task_is_saved_while_another_waits_for_its_next_attempt() -> None:
     """D4, H3: also when both were heard of together, and nothing else runs."""
     both = threading.Barrier(3)
@@ -301,7 +294,7 @@ def test_a_finished_task_is_saved_while_another_waits_for_its_next_attempt() -> 
     thread = threading.Thread(target=run.wait)
     thread.start()
     try:
-        eventually(lambda: set(flow.plan_resume("r").kept) == {"first", "done"})
+        until(lambda: set(flow.plan_resume("r").kept) == {"first", "done"})
     finally:
         run.cancel()
         thread.join(30)
@@ -319,7 +312,7 @@ def test_failed_attempts_of_a_task_alone_are_counted_durably() -> None:
     thread = threading.Thread(target=run.wait)
     thread.start()
     try:
-        eventually(lambda: stored_attempts(flow) == 2)
+        until(lambda: stored_attempts(flow) == 2)
     finally:
         run.cancel()
         thread.join(30)

@@ -40,25 +40,11 @@ def needs_redis() -> None:
     need_redis()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server with default settings: no append-only file."""
-    with redis_server(tmp_path_factory.mktemp("redis")) as server:
-        yield server
-
-
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[RedisServer]:
     """A server for this test alone, which may break it. It flushes each write."""
     with redis_server(tmp_path / "own", appendonly="yes", appendfsync="always") as server:
         yield server
-
-
-@pytest.fixture
-def client(server: RedisServer) -> Iterator[Any]:
-    with server.client() as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture

@@ -12,22 +12,9 @@ from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, Commit, Labels, NewRun
 from limpet.stores.redis.store import RedisStore
 from limpet.testing.conformance import ManualClock
-from support.redis_servers import RedisServer, redis_server
+from support.redis_servers import RedisServer
 
 RUNS = 700
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("lists")) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RedisServer) -> Iterator[Any]:
-    with server.client() as client:
-        client.flushall()
-        yield client
 
 
 @pytest.fixture
