@@ -286,6 +286,14 @@ def test_what_can_not_name_a_node_is_refused(name: Any) -> None:
         StateGraph().add_node(name)
 
 
+def test_the_name_of_the_step_between_layers_is_reserved() -> None:
+    """G2: a node of that name would be taken for a workflow's own: its steps would make no events."""
+    with pytest.raises(
+        DefinitionError, match="a node can't be named 'after_layer': that is the name of the step"
+    ):
+        StateGraph().add_node("after_layer")
+
+
 def test_a_name_that_is_taken_is_refused() -> None:
     """G2: a second node of the same name would hide the first."""
     with pytest.raises(DefinitionError, match="a node named 'a' already exists"):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from limpet.errors import DefinitionError
 from limpet.graphs.edges import END, START
 from limpet.graphs.parameters import Function
+from limpet.graphs.plan import PLANNER
 from limpet.graphs.retry import Retry
 
 
@@ -36,6 +37,12 @@ def check_node_name(name: Any, graph: str) -> str:
     """The name of a new node. Raises `DefinitionError` if it can't be one."""
     if not isinstance(name, str) or not name or not name.isprintable() or name in (START, END):
         raise DefinitionError(f"a node's name must be a printable str, not START or END: {name!r}", graph)
+    if name == PLANNER:
+        # Records have the names of nodes alone. Of a node with this name they would be read as those of a workflow.
+        raise DefinitionError(
+            f"a node can't be named {PLANNER!r}: that is the name of the step between the layers of a workflow",
+            graph,
+        )
     if "/" in name:
         raise DefinitionError(
             f"a node's name can't contain '/', which separates the nodes of inner graphs: {name!r}", graph
