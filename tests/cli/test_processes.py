@@ -177,7 +177,7 @@ def test_watching_shows_each_step_until_the_run_stops(start: Start, tmp_path: Pa
     assert "running    step 1, at second; held by process" in line
     (tmp_path / "hold").unlink()
     out, _ = watching.communicate(timeout=60)
-    assert re.search(r"completed +step 2\n", out)
+    assert re.search(r"running +step 2: second\n.*completed +step 2\n", out)
     assert (watching.returncode, running.wait(60)) == (0, 0)
 
 

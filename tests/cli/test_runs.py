@@ -129,7 +129,14 @@ def test_watching_a_run_that_has_stopped_ends_at_once(runs: Command) -> None:
     assert done.code == 3
     assert "paused" in done.out
     assert "limpet answer waits yes" in done.err
-    assert runs("runs", "watch", "done", "--json").data["status"] == "completed"
+    done = runs("runs", "watch", "waits", "--json", "--every", "0.05")
+    events = [json.loads(line) for line in done.out.splitlines()]
+    assert (done.code, events[-1]["type"]) == (3, "pause")
+    rest = runs("runs", "watch", "waits", "--json", "--every", "0.05", "--after", events[0]["cursor"])
+    assert [json.loads(line) for line in rest.out.splitlines()] == events[1:]
+    refused = runs("runs", "watch", "done", "--after", events[0]["cursor"])
+    assert (refused.code, "is a cursor of run 'waits'" in refused.err) == (2, True)
+    assert json.loads(runs("runs", "watch", "done", "--json").out.splitlines()[-1])["type"] == "complete"
 
 
 @pytest.mark.parametrize("verb", ["show", "history", "state", "watch", "cancel", "delete"])

@@ -202,14 +202,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     diff.add_argument("a", type=int, metavar="STEP")
     diff.add_argument("b", type=int, metavar="STEP")
     diff.add_argument("--reveal", action="store_true", help="show secret values")
-    watch = _add_run_verb(verbs, "watch", "runs:watch", "follow a run until it stops")
-    watch.add_argument(
-        "--every",
-        type=float,
-        default=WATCH_INTERVAL,
-        metavar="SECONDS",
-        help=f"how often to check ({WATCH_INTERVAL:g})",
-    )
+    _add_watch_options(_add_run_verb(verbs, "watch", "watch:watch", "follow a run until it stops"))
     fork = _add_run_verb(
         verbs, "fork", "run_changes:fork", "create a run that starts where this one was after a step"
     )
@@ -237,6 +230,21 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     imported.add_argument("file", metavar="FILE")
     imported.add_argument("--id", help="its id in this store (default: the one it had)")
     _add_runs(_add_verb(verbs, "delete", "many_runs:delete", "delete runs and their journals"))
+
+
+def _add_watch_options(watch: ArgumentParser) -> None:
+    watch.add_argument(
+        "--every",
+        type=float,
+        default=WATCH_INTERVAL,
+        metavar="SECONDS",
+        help=f"how often to check which process executes it, and where ({WATCH_INTERVAL:g})",
+    )
+    watch.add_argument(
+        "--after",
+        metavar="CURSOR",
+        help="the events after this one, by its cursor in --json (default: from now on; in --json, all events)",
+    )
 
 
 def _add_runs(parser: ArgumentParser) -> None:

@@ -39,7 +39,7 @@ class RunDisplay:
 
     def show(self, event: Mapping[str, Any]) -> None:
         """Show an event of the run's stream: what is durable."""
-        place = _place(event)
+        place = place_of(event)
         match event["type"]:
             case "state":
                 self._output.say(f"  ✓ {place}", "completed")
@@ -51,7 +51,7 @@ class RunDisplay:
             case "task_start":
                 self._failed.discard(place)  # it may run again, in another layer
             case "task_skipped":
-                self._output.say(f"  – {place}: {_error_line(event.get('reason'))}", "dim")
+                self._output.say(f"  – {place}: {error_line(event.get('reason'))}", "dim")
             case "task_error" if event.get("retry_in") is None:
                 self._show_failure(place, event.get("error"))
             case "branch" if event["status"] == "failed":
@@ -59,7 +59,7 @@ class RunDisplay:
             case "error":
                 self._show_failure(place, event.get("error"))
             case "checkpoint_failed":
-                self._output.say(f"  ! not saved: {_error_line(event.get('error'))}", "failed")
+                self._output.say(f"  ! not saved: {error_line(event.get('error'))}", "failed")
 
     def observe(self, event: Event) -> None:
         """Show an event for observers: a call that failed and is made again, which isn't in the stream."""
@@ -67,14 +67,14 @@ class RunDisplay:
             return
         data = event.data
         again = f"attempt {data['attempt']}, again in {data['delay']:.2g} s"
-        self._output.say(f"  ↻ {_place(data)}: {_error_line(data.get('error'))} ({again})", "paused")
+        self._output.say(f"  ↻ {place_of(data)}: {error_line(data.get('error'))} ({again})", "paused")
 
     def _show_failure(self, place: str, error: object) -> None:
         """A task or branch has failed, and perhaps the run by that: the event of the run names the node inside."""
         if any(place == known or place.startswith(f"{known}/") for known in self._failed):
             return
         self._failed.add(place)
-        self._output.say(f"  ✗ {place}: {_error_line(error)}", "failed")
+        self._output.say(f"  ✗ {place}: {error_line(error)}", "failed")
 
 
 class Summary(NamedTuple):
@@ -132,11 +132,12 @@ def _task_text(record: Any) -> str:
     return as_text(record.get("result"))
 
 
-def _error_line(error: object) -> str:
+def error_line(error: object) -> str:
+    """An error, or another text, in one line that isn't long."""
     return shortened(one_line(str(error)[: 4 * MAX_SHOWN_TEXT]), MAX_SHOWN_TEXT)
 
 
-def _place(event: Mapping[str, Any]) -> str:
+def place_of(event: Mapping[str, Any]) -> str:
     """The node or task, with its branch where that has another name."""
     name = str(event.get("task") or event.get("node"))
     branch = event.get("branch") or ""

@@ -154,9 +154,8 @@ _BUNDLE_KIND = encode(BUNDLE)
 # These functions put such parts into a record without decoding and encoding them again: a MessagePack array is
 # a head with the number of items, and then the items.
 
-_SHORT_ARRAY = 0x90
-_MAX_SHORT_ITEMS = 15
-_SHORT_HEADS = [bytes((_SHORT_ARRAY + count,)) for count in range(_MAX_SHORT_ITEMS + 1)]
+_SHORT_HEADS = [bytes((head,)) for head in range(0x90, 0xA0)]
+"""How lists of 0 to 15 items begin."""
 
 
 def join_many_encoded(first: bytes, others: Sequence[bytes]) -> bytes:
@@ -167,5 +166,5 @@ def join_many_encoded(first: bytes, others: Sequence[bytes]) -> bytes:
 
 def append_encoded(array: bytes, item: bytes) -> bytes:
     """The encoding of a list of fewer than 15 items with one more item at its end."""
-    assert _SHORT_ARRAY <= array[0] < _SHORT_ARRAY + _MAX_SHORT_ITEMS
-    return _SHORT_HEADS[array[0] - _SHORT_ARRAY + 1] + array[1:] + item
+    assert 0x90 <= array[0] < 0x9F
+    return _SHORT_HEADS[array[0] - 0x8F] + array[1:] + item

@@ -1,4 +1,4 @@
-"""`runs list`, `show`, `history`, `state`, `diff`, `watch`: look at runs. `run_changes` has the other verbs."""
+"""`runs list`, `show`, `history`, `state`, `diff`: look at runs. `run_changes` and `watch` have the other verbs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,15 @@ from typing import Any
 
 from limpet import END, Checkpoint, RunInfo, Runs
 from limpet.cli.commands.many_runs import filter_words, filters_of
-from limpet.cli.exit_codes import BY_STATUS, OK
+from limpet.cli.exit_codes import OK
 from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, complete_run_id, find_run, find_runs, find_store, project_graphs
+from limpet.cli.project import command_line, find_run, find_runs, project_graphs
 from limpet.cli.values import utc_time
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import masked
-from limpet.journal.store import RUNNING
 
-SHORTEST_WATCH_INTERVAL = 0.05
 LONG_IN_QUEUE = 60.0
 """Seconds after which a list asks whether a run that is queued has a worker."""
 
@@ -48,7 +46,7 @@ def list_runs(args: Namespace, output: Output) -> int:
             info.graph,
             info.shown_status,
             None if info.problem else info.step,
-            _node(info),
+            node_of(info),
             output.time(info.updated),
             _summary(info, output, known),
         )
@@ -82,13 +80,13 @@ def show(args: Namespace, output: Output) -> int:
             "status": info.status,
             "quarantined": "yes" if info.shown_status == "quarantined" else None,
             "step": info.step,
-            "node": _node(info),
+            "node": node_of(info),
             "why": info.reason,
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
             "tags": ", ".join(info.tags),
             "forked from": info.parent,
-            "held by": _holder(info),
+            "held by": holder_of(info),
             "error": error.get("traceback") or error.get("message"),
             "problem": info.problem,
         }
@@ -157,47 +155,6 @@ def diff(args: Namespace, output: Output) -> int:
     return OK
 
 
-def watch(args: Namespace, output: Output) -> int:
-    """Follow a run until it stops; each change is shown once."""
-    store = find_store(args, must_exist=True)
-    complete_run_id(args, store, output)
-    runs = Runs(store)
-    info = runs.get(args.run).info
-    shown = None
-    shown_holder = None
-    while True:
-        # The head is cheap to read; the journal is read only where the head says that something changed.
-        head = store.head(args.run)
-        current = (head.sequence, head.status, head.holder)
-        if current != shown:
-            info = runs.get(args.run).info
-            _show_change(info, head.holder != shown_holder or shown is None, output)
-            if info.shown_status == ABANDONED and not output.json:
-                suggest_next(info, args, output)
-            shown = current
-            shown_holder = head.holder
-        if head.status != RUNNING:
-            if not output.json:
-                suggest_next(info, args, output)
-            return BY_STATUS[head.status]
-        time.sleep(max(SHORTEST_WATCH_INTERVAL, args.every))
-
-
-def _show_change(info: RunInfo, new_holder: bool, output: Output) -> None:
-    """One line of a run that is followed; the holder is named when it changed."""
-    if output.json:
-        output.result({"run_id": info.run_id, "status": info.status, "step": info.step, "at": _node(info)})
-        return
-    text = f"step {info.step}"
-    if _node(info):
-        text += f", at {_node(info)}"
-    if info.status == RUNNING and new_holder:
-        text += f"; held by {_holder(info)}" if info.holder else f"; {info.shown_status}"
-    elif info.status == "failed" and info.reason:
-        text += f": {info.reason}"
-    output.event(time.strftime("%H:%M:%S"), info.status, text)
-
-
 def _due(info: RunInfo, output: Output) -> str:
     """When a process needs to resume a run."""
     due = output.time(info.due)
@@ -216,12 +173,13 @@ def _facts(info: RunInfo) -> dict[str, Any]:
         **info._asdict(),
         "shown_status": info.shown_status,
         "cursor": info.cursor,
-        "node": _node(info),
+        "node": node_of(info),
         "questions": [question._asdict() for question in info.questions],
     }
 
 
-def _holder(info: RunInfo) -> str | None:
+def holder_of(info: RunInfo) -> str | None:
+    """The process that holds a run, or held it when it crashed."""
     if info.shown_status == ABANDONED:
         return f"{info.held_by}, which crashed"
     return info.held_by
@@ -231,7 +189,7 @@ def _masked_keys(runs: Runs, args: Namespace) -> frozenset[str]:
     return frozenset() if args.reveal else runs.secrets(args.run)
 
 
-def _node(info: RunInfo) -> str | None:
+def node_of(info: RunInfo) -> str | None:
     """The node that a run is at; None at its end, and between the layers of a workflow."""
     return _shown_node(info.node, None)
 

@@ -6,9 +6,13 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from limpet.errors import UsageError
+from limpet.journal.store import RunHead
 
 FORMAT = "2"
 """What a cursor of this format begins with. Those of the first format had no run."""
+
+ALL_EVENTS = 2**31
+"""More events than a step has."""
 
 MAX_DIGITS = 19
 """Digits that a number in a cursor may have."""
@@ -36,6 +40,18 @@ class EventCursor(NamedTuple):
     def to_text(self, run_id: str) -> str:
         """The cursor as events of the run have it. It fits into a header or a line, whatever the id is made of."""
         return f"{FORMAT}:{'.'.join(map(str, self))}:{quote(run_id, safe='')}"
+
+    @classmethod
+    def newest(cls, head: RunHead, step: int) -> EventCursor:
+        """The place after all that has happened in a run by now, at this step."""
+        return cls(
+            record=head.sequence,
+            step=step + 1,
+            told=ALL_EVENTS,
+            output=head.output,
+            base=max(0, head.snapshot - 1),
+            has_secrets=1,
+        )
 
     @classmethod
     def from_text(cls, text: Any, run_id: str) -> EventCursor:

@@ -1,0 +1,184 @@
+"""`runs watch`: follow a run, in whichever process it is executed, until it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
+
+from limpet import RunInfo, Runs
+from limpet.cli.commands.runs import ABANDONED, holder_of, node_of
+from limpet.cli.exit_codes import BY_STATUS
+from limpet.cli.next_commands import suggest_next
+from limpet.cli.output import Output, as_text
+from limpet.cli.project import complete_run_id, find_store
+from limpet.cli.run_display import cut, error_line, place_of
+from limpet.cli.values import utc_time
+from limpet.engine.following.cursor import EventCursor
+from limpet.errors import StoreUnavailable
+from limpet.handle import RunHandle
+from limpet.journal.store import PAUSED, RUNNING
+
+SHORTEST_INTERVAL = 0.05
+"""Seconds between two looks at what events don't tell, at least."""
+
+Event = Mapping[str, Any]
+
+END_STATUS = {
+    "pause": "paused",
+    "rollback": "paused",
+    "fail": "failed",
+    "cancel": "cancelled",
+    "complete": "completed",
+}
+"""The status that a run has after an event that says that it stopped."""
+
+
+def watch(args: Namespace, output: Output) -> int:
+    """Follow a run until it stops. A program gets all events; a person where the run is, and what happens then."""
+    store = find_store(args, must_exist=True)
+    complete_run_id(args, store, output)
+    display = _WatchDisplay(Runs(store).get(args.run), output)
+    after = args.after
+    if after is None and not output.json:
+        head = store.head(args.run)
+        info = display.show_position()
+        if info.status != RUNNING:
+            suggest_next(info, args, output)
+            return BY_STATUS[info.status]
+        after = EventCursor.newest(head, info.step).to_text(args.run)
+    status = asyncio.run(display.follow(after, args))
+    if not output.json:
+        suggest_next(display.handle.info, args, output)
+    return BY_STATUS[status]
+
+
+class _WatchDisplay:
+    """Shows the events of one run, and now and then where the run is: which process holds it, and in which node."""
+
+    def __init__(self, handle: RunHandle[Any], output: Output) -> None:
+        self.handle = handle
+        self._output = output
+        self._shown: tuple[Any, ...] = ()
+        self._step = -1
+
+    async def follow(self, after: str | None, args: Namespace) -> str:
+        """Show events until the run stops, and return its status."""
+        events = self.handle.aevents(after)
+        status = RUNNING
+        waiting = None
+        while True:
+            waiting = waiting or asyncio.ensure_future(anext(events, None))
+            await asyncio.wait([waiting], timeout=max(SHORTEST_INTERVAL, args.every))
+            if waiting.done():
+                event = waiting.result()
+                if event is None:
+                    return self.handle.status if status == RUNNING else status
+                waiting = None
+                status = END_STATUS.get(event["type"], RUNNING)
+                self._show(event)
+            elif await asyncio.to_thread(self._is_paused, args):
+                waiting.cancel()
+                return PAUSED
+
+    def _is_paused(self, args: Namespace) -> bool:
+        """Whether the run waits for a person. If not, show where it is: nothing has happened for a while."""
+        try:
+            info = self.handle.info
+        except StoreUnavailable:
+            return False  # the events wait for the store, too
+        if info.status == RUNNING and not self._output.json:
+            has_changed = self._show_position(info)
+            if has_changed and info.shown_status == ABANDONED:
+                suggest_next(info, args, self._output)
+        return info.status == PAUSED
+
+    def show_position(self) -> RunInfo:
+        """Show where the run is by now."""
+        info = self.handle.info
+        self._show_position(info)
+        return info
+
+    def _show_position(self, info: RunInfo) -> bool:
+        """One line, unless it would be the same as the last one; the holder is named when it changed."""
+        position = (info.step, node_of(info), info.status, info.shown_status, info.holder)
+        if position == self._shown:
+            return False
+        text = f"step {info.step}"
+        if node_of(info):
+            text += f", at {node_of(info)}"
+        if info.status == RUNNING and position[3:] != self._shown[3:]:
+            text += f"; held by {holder_of(info)}" if info.holder else f"; {info.shown_status}"
+        elif info.status == "failed" and info.reason:
+            text += f": {info.reason}"
+        self._shown = position
+        self._output.event(time.strftime("%H:%M:%S"), info.status, text)
+        return True
+
+    def _show(self, event: Event) -> None:
+        if self._output.json:
+            self._output.result(event)
+            return
+        what = _described(event)
+        if what is None:
+            return
+        self._step = event.get("step", self._step)
+        text = f"step {self._step}"
+        if what:
+            text += f": {what}"
+        status = END_STATUS.get(event["type"], RUNNING)
+        self._output.event(time.strftime("%H:%M:%S", time.localtime(event["at"])), status, text)
+
+
+def _described(event: Event) -> str | None:
+    """An event in a few words; "" if its status says it all, None if it says nothing to a person."""
+    error = error_line((event.get("error") or {}).get("message") or event.get("reason") or "")
+    match event["type"]:
+        case "step":
+            return place_of(event)
+        case "branches":
+            branches = event.get("branches")
+            return (
+                f"branches {', '.join(map(str, branches))}"
+                if branches
+                else f"a branch for each {event.get('each')}"
+            )
+        case "layer_start":
+            return f"layer {event['layer'] + 1}: {', '.join(map(str, event['tasks']))}"
+        case "layer_end":
+            skipped = ", ".join(map(str, event["skipped"]))
+            return f"skipped {skipped}" if skipped else None
+        case "start":
+            return "started"
+        case "question":
+            return f"{event.get('branch') or event.get('task')} asks: {_prompts(event)}"
+        case "pause":
+            return _prompts(event) or error
+        case "answer":
+            return "answered"
+        case "deadline":
+            return "a question was withdrawn at its deadline"
+        case "resume":
+            return "continues"
+        case "update":
+            return "its state was updated"
+        case "retry":
+            return f"{event.get('node')}: {error} (attempt {event['attempt']}; next {utc_time(event['due'])} UTC)"
+        case "sleep":
+            return f"sleeps until {utc_time(event['until'])} UTC"
+        case "error":
+            return f"{event.get('branch') or event.get('task')}: {error}"
+        case "fail" | "rollback":
+            return error
+        case "output":
+            return f"{event.get('node')}: {cut(as_text(event.get('data', event.get('problem'))))}"
+        case "skipped":
+            return f"{event['records']} records are left out: {event.get('problem') or 'they are no longer stored'}"
+        case _:
+            return ""
+
+
+def _prompts(event: Event) -> str:
+    return "; ".join(str(question.get("prompt")) for question in event["questions"])
