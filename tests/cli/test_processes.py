@@ -113,6 +113,26 @@ def test_a_worker_that_gets_sigterm_finishes_its_node_and_leaves_the_rest(
     assert json.loads(state) == {"seen": 2}
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+def test_a_worker_says_what_it_waits_for_when_it_is_stopped_and_leaves_when_told_again(
+    start: Start, tmp_path: Path
+) -> None:
+    """H1: its step is repeated by another worker."""
+    assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
+    worker = start("worker", "slow:graph", "--grace", "90")
+    wait_for((tmp_path / "at-second").exists)
+    worker.send_signal(signal.SIGINT)
+    assert worker.stderr is not None
+    told = next(line for line in worker.stderr if "stopping" in line)
+    waits = (
+        "stopping: waits up to 90 s for the steps under way in 1 run. Ctrl-C or SIGTERM again leaves at once"
+    )
+    assert told.strip().endswith(waits)
+    worker.send_signal(signal.SIGINT)
+    assert worker.wait(60) == 1
+    assert (tmp_path / "hold").exists()
+
+
 IMPATIENT = """
 import os, signal, sys
 from limpet.cli.main import main

@@ -71,10 +71,26 @@ def work(args: Namespace, output: Output) -> int:
     signals = "Ctrl-C or SIGTERM"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
         signals = "SIGTERM"
+
+    def stopping() -> None:
+        _say(time(), _stopping(supervisor.running, args.grace, signals), output)
+
     # Only once it is true: before that, SIGTERM would kill the process.
-    supervisor.run(lambda: _say(time(), f"working on {store}: {names}. {signals} stops it", output))
+    supervisor.run(
+        on_ready=lambda: _say(time(), f"working on {store}: {names}. {signals} stops it", output),
+        on_stop=stopping,
+    )
     _say(time(), "stopped; other workers can resume the runs that were in progress", output)
     return OK
+
+
+def _stopping(running: list[str], grace: float, signals: str) -> str:
+    """What a worker says that was told to stop."""
+    if not running:
+        return "stopping"
+    runs = "1 run" if len(running) == 1 else f"{len(running)} runs"
+    waiting = f"stopping: waits up to {grace:g} s for the steps under way in {runs}"
+    return f"{waiting}. {signals} again leaves at once"
 
 
 def _limits(given: Iterable[tuple[str | None, int]], graphs: Iterable[str]) -> int | dict[str, int] | None:

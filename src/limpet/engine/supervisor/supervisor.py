@@ -119,11 +119,13 @@ class Supervisor:
         with self.resumer.changed.lock:
             return list(self.resumer.resumed_run_ids)
 
-    def run(self, on_ready: Callable[[], None] | None = None) -> None:
+    def run(
+        self, on_ready: Callable[[], None] | None = None, on_stop: Callable[[], None] | None = None
+    ) -> None:
         """Work until the process is asked to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
 
-        For the main thread. `on_ready` is called as soon as these signals no longer end the process at once. A second
-        signal ends the process without waiting for nodes. If the process was started with SIGINT ignored, as shells
+        For the main thread. `on_ready` is called as soon as these signals no longer end the process at once, and
+        `on_stop` when the first one has come. A second one ends the process without waiting for nodes. If the process was started with SIGINT ignored, as shells
         do in the background, Ctrl-C stays ignored.
         """
         import signal
@@ -151,6 +153,8 @@ class Supervisor:
             self.start()
             while not requests:
                 wake_up.acquire(True, SIGNAL_CHECK_INTERVAL)
+            if on_stop is not None:
+                on_stop()
             self.stop()
         finally:
             for each, handler in handlers.items():
