@@ -23,7 +23,7 @@ from support.redis_servers import redis_server
 pytest_plugins = ["pytester"]
 
 NAMES = ("LIMPET_STORE", "LIMPET_ENCRYPTION_KEY", "LIMPET_ENCRYPTION_OLD_KEYS")
-for name in (*NAMES, "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN"):
+for name in (*NAMES, "WORKFLOW_CHECKPOINT_BACKEND", "WORKFLOW_CHECKPOINT_DSN", "COLUMNS"):
     os.environ.pop(name, None)  # for the processes that tests start, too
 
 

@@ -125,7 +125,7 @@ def test_one_run_is_retried_with_another_value(failed: Command, here: Path) -> N
     assert (done.code, done.out) == (0, "handed back\n")
     assert failed("runs", "state", "r1", "--key", "order").out == "o9\n"
     assert failed("runs", "retry", "r1", "--json").code == 2
-    assert failed("runs", "retry", "r2", "--json").data == {"run_id": "r2", "status": "running"}
+    assert failed("runs", "retry", "r2", "--json").data == {"run_id": "r2", "status": "queued"}
     refused = failed("runs", "retry", "--status", "failed", "--set", "order=o9")
     assert (refused.code, "--of" in refused.err) == (2, True)
     failed("run", "flows:busy", "--id", "busy")

@@ -48,6 +48,20 @@ def test_a_table_fits_the_terminal_and_ids_can_be_typed(monkeypatch: pytest.Monk
     assert lines[2].index("plain") + 2 == lines[1].index("article")  # 海藻 takes four columns
 
 
+@pytest.mark.parametrize("width", ["", "60", "80", "wide"])
+def test_a_pipe_has_all_columns_unless_the_environment_says_how_many(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: str
+) -> None:
+    """H6: a pipe into a pager may have `COLUMNS`; another one loses nothing."""
+    monkeypatch.setenv("COLUMNS", width)
+    output = Output()
+    output.table(COLUMNS, [ROW])
+    output.facts({"error": "kelp " * 40})
+    widest = max(map(len, capsys.readouterr().out.splitlines()))
+    assert widest <= int(width) if width.isdecimal() else widest > 200
+    assert output.time_heading("updated") == ("updated" if width.isdecimal() else "updated (UTC)")
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_table_of_runs_never_cuts_ids_and_times(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """H6: columns of less use are left out instead."""

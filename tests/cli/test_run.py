@@ -153,7 +153,7 @@ def test_a_run_can_be_queued_and_executed_by_a_worker(limpet: Command) -> None:
     """H1: `--detach` only stores it."""
     done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=1")
     assert (done.code, done.out) == (0, "r\n")
-    assert limpet("runs", "show", "r", "--json").data["status"] == "running"
+    assert limpet("runs", "show", "r", "--json").data["status"] == "queued"
     done = limpet("worker", "flows:plain", "--once", "--json")
     assert done.code == 0
     assert limpet("runs", "state", "r", "--key", "x").out == "3\n"
@@ -163,7 +163,7 @@ def test_an_answer_can_be_left_to_a_worker(limpet: Command) -> None:
     """P1, H1: without the graph's code, or with `--detach`."""
     limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
     assert limpet("answer", "r", "yes").code == 0
-    assert limpet("runs", "show", "r", "--json").data["status"] == "running"
+    assert limpet("runs", "show", "r", "--json").data["status"] == "queued"
     limpet("worker", "flows:graph", "--once")
     assert limpet("runs", "show", "r", "--json").data["status"] == "completed"
 
@@ -173,14 +173,14 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
     done = limpet("answer", "r", "yes", "--detach", "--graph", "flows:graph")
     assert (done.code, done.out) == (0, "r\n")
-    assert limpet("runs", "show", "r", "--json").data["status"] == "running"
+    assert limpet("runs", "show", "r", "--json").data["status"] == "queued"
     first, second = (line.split()[1:] for line in done.err.splitlines() if line.startswith("  limpet"))
     assert limpet(*first).code == 0
     assert limpet(*second).code == 0
     limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r2")
     assert limpet("answer", "r2", "perhaps", "--detach").code == 2
     data = limpet("answer", "r2", "yes", "--detach", "--json").data
-    assert data == {"run_id": "r2", "status": "running"}
+    assert data == {"run_id": "r2", "status": "queued"}
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,26 @@ def test_a_list_fits_the_terminal(stored: Path, columns: int) -> None:
     ]
 
 
+def test_the_same_status_is_shown_everywhere_and_a_dry_run_says_so(stored: Path, runs: Command) -> None:
+    """H11: also while it looks at runs; afterwards, a table says which status runs had before."""
+    dry = Terminal(stored, 80, "runs", "retry", "--status", "failed", "--dry-run")
+    told = dry.read_until(None)
+    assert dry.close() == 0
+    assert "would retry: 1 a-long-id" in told
+    assert "retried: " not in told
+    assert "status" in told.splitlines()[-4]
+    done = runs("runs", "retry", "--status", "failed", "--yes")
+    assert done.out.split()[:4] == ["run", "graph", "was", "outcome"]
+    run_id = "a-long-id-of-a-customer-1"
+    (listed,) = (line for line in runs("runs", "list").out.splitlines() if line.startswith(run_id))
+    data = runs("runs", "show", run_id, "--json").data
+    (in_list,) = (each for each in runs("runs", "list", "--json").data if each["run_id"] == run_id)
+    shown = re.search(r"^status +(\w+)$", runs("runs", "show", run_id).out, re.M)
+    assert shown is not None
+    statuses = (listed.split()[2], shown[1], data["status"], in_list["status"])
+    assert (set(statuses), data["stored_status"]) == ({"queued"}, "running")
+
+
 def test_a_paused_run_is_answered_where_it_was_started(stored: Path, runs: Command) -> None:
     """P1."""
     terminal = Terminal(stored, 80, "run", "flows:graph", "-i", "topic=rope", "--id", "r")

@@ -42,7 +42,10 @@ COLOURS = {**STATUSES, "dim": "2", "bold": "1"}
 RUN = "run"
 """The column of run ids. They are shown whole, or by a beginning that can be typed in their place."""
 
-NEVER_CUT = (RUN, "status", "updated", "at (UTC)")
+STATUS = ("status", "was")
+"""Columns that have the status of a run, now or before."""
+
+NEVER_CUT = (RUN, *STATUS, "updated", "at (UTC)")
 """Columns that are never cut: users type run ids again, the status has a colour, half a time is useless."""
 
 NARROWEST_COLUMN = 8
@@ -82,10 +85,8 @@ class Output:
 
     @property
     def width(self) -> int | None:
-        """How many columns the terminal has that results go to, at least 20; None if they go elsewhere."""
-        if self.json or not sys.stdout.isatty():
-            return None
-        return max(MIN_WIDTH, shutil.get_terminal_size().columns)
+        """How many columns results may have: those of the terminal, or in a pipe those of `COLUMNS`; None for any."""
+        return None if self.json else _columns()
 
     def result(self, data: Any) -> None:
         """One result for a program: a line of JSON. Characters that a terminal may act upon are escaped in it."""
@@ -130,7 +131,7 @@ class Output:
         self._write(sys.stdout, (_line(columns, widths), "bold"))
         for row in cells:
             shown = [
-                (_fitted(text, width), text if column == "status" else "")
+                (_fitted(text, width), text if column in STATUS else "")
                 for column, text, width in zip(columns, row, widths, strict=True)
                 if width
             ]
@@ -393,12 +394,21 @@ def _narrowed(
     return widths
 
 
+def _columns() -> int | None:
+    """How many columns standard output has, at least 20; None if it isn't a terminal and `COLUMNS` isn't set."""
+    # Shells keep the variable to themselves, so one that is exported is meant.
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdecimal():
+        return None
+    return max(MIN_WIDTH, shutil.get_terminal_size().columns)
+
+
 def _wrapped(text: str, indent: int) -> list[str]:
     """The lines of a text; on a terminal, long ones are wrapped to the room that the indent leaves."""
     lines = text.split("\n")
-    room = shutil.get_terminal_size().columns - indent
-    if not sys.stdout.isatty() or room < 2 * NARROWEST_COLUMN:
+    columns = _columns()
+    if columns is None or columns - indent < 2 * NARROWEST_COLUMN:
         return lines
+    room = columns - indent
     wrap = partial(textwrap.wrap, width=room, break_on_hyphens=False, drop_whitespace=True)
     wrapped = []
     for line in lines:

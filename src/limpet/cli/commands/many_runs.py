@@ -44,7 +44,9 @@ def retry(args: Namespace, output: Output) -> int:
         change = partial(Runs(store, graph).retry, update=read_changes(args, graph, output))
     if _is_one(args, ids):
         change(ids[0])
-        return _one_done({"run_id": ids[0], "status": runs.get(ids[0]).status}, "handed back", args, output)
+        return _one_done(
+            {"run_id": ids[0], "status": runs.get(ids[0]).shown_status}, "handed back", args, output
+        )
     return _change(Verb("retry", "retried"), change, ids, args, output)
 
 
@@ -158,7 +160,7 @@ def _change(
         if number and not output.confirm(f"{verb.name.capitalize()} {runs}?", what):
             output.say(f"nothing {verb.past}")
             return OK
-    progress = _Progress(f"{verb.past}:", output)
+    progress = _Progress(f"would {verb.name}:" if args.dry_run else f"{verb.past}:", output)
     outcomes = change(dry_run=args.dry_run, progress=progress)
     output.progress("")
     _show(verb, outcomes, args, output)
@@ -192,7 +194,8 @@ def _show(verb: Verb, outcomes: Outcomes, args: Namespace, output: Output) -> No
             (each.run_id, each.graph, each.status, _outcome(verb, each), each.reason)
             for each in listed[:MAX_ROWS]
         ]
-        output.table(("run", "graph", "status", "outcome", ""), rows, left_out_first=("graph",))
+        status = "status" if args.dry_run else "was"  # an outcome has the status before
+        output.table(("run", "graph", status, "outcome", ""), rows, left_out_first=("graph",))
     if len(listed) > MAX_ROWS:
         output.say(f"… and {len(listed) - MAX_ROWS:,} more; --json lists all")
     done = f"{numbers['done']:,} {verb.past}"

@@ -175,7 +175,7 @@ def _ask_here(info: RunInfo, output: Output) -> dict[str, Any] | None:
 
 def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
     if output.json:
-        output.result({"run_id": run_id, "status": "running"})
+        output.result({"run_id": run_id, "status": "queued"})
         return OK
     output.text(run_id)
     output.hint(*worker_command("A worker executes it. If none is running, start one:", args, "--once"))

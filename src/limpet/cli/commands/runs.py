@@ -77,8 +77,7 @@ def show(args: Namespace, output: Output) -> int:
         {
             "run": info.run_id,
             "graph": info.graph,
-            "status": info.status,
-            "quarantined": "yes" if info.shown_status == "quarantined" else None,
+            "status": info.shown_status,
             "step": info.step,
             "node": node_of(info),
             "why": info.reason,
@@ -171,7 +170,9 @@ def _facts(info: RunInfo) -> dict[str, Any]:
     """A run as data for a program."""
     return {
         **info._asdict(),
+        "status": info.shown_status,
         "shown_status": info.shown_status,
+        "stored_status": info.status,
         "cursor": info.cursor,
         "node": node_of(info),
         "questions": [question._asdict() for question in info.questions],

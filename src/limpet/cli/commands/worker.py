@@ -85,7 +85,7 @@ def work(args: Namespace, output: Output) -> int:
 
 
 def _stopping(running: list[str], grace: float, signals: str) -> str:
-    """What a worker says that was told to stop."""
+    """What a worker says when it is to stop."""
     if not running:
         return "stopping"
     runs = "1 run" if len(running) == 1 else f"{len(running)} runs"

@@ -125,8 +125,8 @@ class Supervisor:
         """Work until the process is asked to end (SIGTERM, or Ctrl-C), then stop as `stop` does.
 
         For the main thread. `on_ready` is called as soon as these signals no longer end the process at once, and
-        `on_stop` when the first one has come. A second one ends the process without waiting for nodes. If the process was started with SIGINT ignored, as shells
-        do in the background, Ctrl-C stays ignored.
+        `on_stop` when the first one has come. A second one ends the process without waiting for nodes. If the process
+        was started with SIGINT ignored, as shells do in the background, Ctrl-C stays ignored.
         """
         import signal
 
