@@ -120,7 +120,7 @@ def test_a_worker_says_what_it_waits_for_when_it_is_stopped_and_leaves_when_told
     """H1: its step is repeated by another worker."""
     assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
     worker = start("worker", "slow:graph", "--grace", "90")
-    wait_for((tmp_path / "at-second").exists)
+    until((tmp_path / "at-second").exists)
     worker.send_signal(signal.SIGINT)
     assert worker.stderr is not None
     told = next(line for line in worker.stderr if "stopping" in line)
