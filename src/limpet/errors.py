@@ -466,7 +466,7 @@ class RunPaused(RunError):
 
 
 class RunCancelled(RunError):
-    """The run was cancelled between two nodes. `resume(run_id)` continues from what it had saved."""
+    """The run was cancelled. `resume(run_id)` continues it here, and `retry(run_id)` in a worker."""
 
     code = "cancelled"
 
