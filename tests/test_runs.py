@@ -79,7 +79,7 @@ def test_an_answer_is_stored_for_a_supervisor_and_a_run_can_be_cancelled() -> No
     runs = Runs(store)
     runs.answer("r", "kelp")
     assert runs.get("r").status == "running"
-    with pytest.raises(UsageError, match="has no open question: it is queued; a supervisor"):
+    with pytest.raises(UsageError, match="an answer to question 'ask:2:1'; open: none; a supervisor"):
         runs.answer("r", "sponge")
     assert graph.recover() == ["r"]
     assert runs.state("r")["word"] == "kelp"

@@ -357,7 +357,8 @@ class GraphMethods(ABC, Generic[S]):
         """Stop a run, whichever process executes it. It can be resumed from what it saved.
 
         Async nodes are interrupted, and sync ones finish or stop at `ctx.check()`; nothing new begins. Raises
-        `RunNotFound`, and `UsageError` for a run that has ended.
+        `RunNotFound`, and `UsageError` for a run that has completed or failed. One that is
+        cancelled already stays as it is.
         """
         from limpet.engine.operations.cancel import cancel
 

@@ -168,7 +168,8 @@ class RunHandle(Generic[S]):
         """Stop the run, whichever process executes it. It can be continued from what it saved.
 
         Async nodes are interrupted, and sync ones finish or stop at `ctx.check()`; nothing new begins. Raises
-        `RunNotFound`, and `UsageError` for a run that has ended.
+        `RunNotFound`, and `UsageError` for a run that has completed or failed. One that is
+        cancelled already stays as it is.
         """
         from limpet.engine.operations.cancel import cancel
 

@@ -188,13 +188,18 @@ class Runs:
         """Stop runs, whichever processes execute them. They can be resumed from what they saved.
 
         Async nodes are interrupted, and sync ones finish or stop at `ctx.check()`; nothing new begins. Takes an id,
-        several ids, or filters, as `retry` does. One id alone raises `RunNotFound`, and `UsageError` for a run that
-        has ended.
+        several ids, or filters, as `retry` does. A run that is cancelled already is skipped. One id alone raises
+        `RunNotFound`, and `UsageError` for a run that has completed or failed.
         """
         from limpet.engine.operations.bulk import Change, unfit_to_cancel
-        from limpet.engine.operations.cancel import cancel
+        from limpet.engine.operations.cancel import CANCELLED_ALREADY, cancel
 
-        change = Change("cancel", lambda each: cancel(self._client, each), unfit_to_cancel)
+        def stop(each: str) -> str:
+            if cancel(self._client, each):
+                return ""
+            return CANCELLED_ALREADY
+
+        change = Change("cancel", stop, unfit_to_cancel)
         return self._change(change, run_id, all_runs, limit, dry_run, progress, filters)
 
     acancel = async_version(cancel, changes=True)
@@ -383,12 +388,15 @@ class Runs:
         progress: Callable[[Outcome], object] | None,
         filters: Filters,
     ) -> Outcomes:
-        from limpet.engine.operations.bulk import DONE, Outcome, Outcomes, change_runs, chosen_runs
+        from limpet.engine.operations.bulk import DONE, SKIPPED, Outcome, Outcomes, change_runs, chosen_runs
 
         chosen = chosen_runs(self._client, run_ids, dict(filters), all_runs, limit, change.name)
         if isinstance(run_ids, str) and not dry_run:
-            change.do(run_ids)
-            return Outcomes([Outcome(run_ids, "", "", DONE)])
+            reason = change.do(run_ids) or ""
+            result = DONE
+            if reason:
+                result = SKIPPED
+            return Outcomes([Outcome(run_ids, "", "", result, reason)])
         outcomes = Outcomes()
         for outcome in change_runs(self._client, chosen, change, dry_run):
             outcomes.append(outcome)

@@ -34,6 +34,7 @@ def test_a_run_is_set_back(runs: Command) -> None:
 def test_a_run_is_cancelled(runs: Command) -> None:
     """G12."""
     assert runs("runs", "cancel", "waits").out == "cancelled\n"
+    assert runs("runs", "cancel", "waits").out == "it is cancelled already\n"
     assert runs("runs", "cancel", "waits", "--json").data["status"] == "cancelled"
     assert runs("runs", "cancel", "done").code == 2
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import pytest
 
 from limpet import (
+    AlreadyAnswered,
     AnswerRefused,
     BranchResult,
     Event,
@@ -278,7 +279,9 @@ def test_wrong_answers_leave_all_questions_open(store: Any, via: Via) -> None:
     assert len(calls) == 2
     with pytest.raises(RunPaused):
         via.resume(graph, "r", answers={one: 1})
-    with pytest.raises(UsageError, match=f"has no open question '{one}'"):
+    with pytest.raises(
+        AlreadyAnswered, match=f"no longer waits for an answer to question '{one}'; open: '{other}'"
+    ):
         via.resume(graph, "r", answers={one: 5})
     assert via.resume(graph, "r", 2)["results"] == [{"answer": 1}, {"answer": 2}]
 

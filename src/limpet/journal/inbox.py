@@ -43,14 +43,23 @@ def cancel_post(run_id: str, request: str) -> NewPost:
     return _new_post(run_id, f"{CANCEL}:{request}", {"kind": CANCEL})
 
 
-def answer_post(run_id: str, question: str, answer: Any, at: float) -> NewPost:
-    """The answer to a question, given at this time by the store's clock. Only the first one counts.
+def answer_post(run_id: str, question: str, answer: Any, at: float, number: int = 1) -> NewPost:
+    """The answer to a question, given at this time by the store's clock. Only the first one that fits counts.
 
-    Raises `UnstorableValue`.
+    `number` is for an answer after others that had no effect. Raises `UnstorableValue`.
     """
     encode(answer, "answer")
     data = {"kind": ANSWER, "question": question, "answer": answer, "at": at}
-    return _new_post(run_id, f"{ANSWER}:{question}", data)
+    kind = ANSWER
+    if number > 1:
+        kind = f"{ANSWER}.{number}"
+    return _new_post(run_id, f"{kind}:{question}", data)
+
+
+def is_answer_to(question: str, key: str) -> bool:
+    """Whether a key is that of an answer to this question."""
+    kind, _, name = key.partition(":")
+    return name == question and kind.partition(".")[0] == ANSWER
 
 
 def read_post(run_id: str, post: Post) -> Posted:

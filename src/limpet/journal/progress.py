@@ -338,6 +338,14 @@ class Progress:
             questions += branch.questions
         return questions
 
+    def answered_questions(self) -> list[str]:
+        """The ids of the questions that were answered, here and in branches, by nodes that haven't completed."""
+        answered = list(self.answers)
+        if self.section is not None:
+            for child in self.section.children.values():
+                answered += child.answered_questions()
+        return answered
+
     def closed_questions(self) -> int:
         """How many questions were answered or withdrawn, here and in branches, by nodes that haven't completed.
 

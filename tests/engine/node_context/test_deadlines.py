@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import pytest
 
 from limpet import (
+    AlreadyAnswered,
     AnswerRefused,
     DeadlinePassed,
     ExecutionError,
@@ -289,7 +290,7 @@ def test_branches_have_deadlines_of_their_own(clock: ManualClock, on_clock: Memo
     assert graph.recover() == ["r"]
     assert {each.prompt for each in graph.runs()[0].questions} == {"b?", "c?"}
     assert on_clock.head("r").due == clock.now + 200
-    with pytest.raises(UsageError, match="no open question"):
+    with pytest.raises(AlreadyAnswered):
         graph.resume("r", answers={questions["a?"].id: "late"})
     bring(graph, "r", {questions["c?"].id: "yes"})
     graph.recover()

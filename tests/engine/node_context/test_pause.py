@@ -10,6 +10,7 @@ import pydantic
 import pytest
 
 from limpet import (
+    AlreadyAnswered,
     AnswerRefused,
     ExecutionError,
     MemoryStore,
@@ -295,7 +296,7 @@ def test_the_same_question_at_the_next_visit_is_another_question() -> None:
     with pytest.raises(RunPaused) as caught:
         graph.resume(run.id, "a")
     assert caught.value.questions[0].id != first
-    with pytest.raises(UsageError, match=f"has no open question '{first}'"):
+    with pytest.raises(AlreadyAnswered, match=f"no longer waits for an answer to question '{first}'"):
         graph.resume(run.id, answers={first: "again"})
     assert graph.resume(run.id, "b") == {"log": ["a", "b"]}
 

@@ -155,3 +155,89 @@ def test_an_answer_retries_no_branch_that_failed(store: Any) -> None:
     with pytest.raises(ExecutionError):
         graph.resume("r")
     assert calls == ["bad", "bad"]
+
+
+ELSEWHERE = "elsewhere|boot|namespace|1|2"
+
+
+def two_ask(store: Any) -> tuple[StateGraph, str, str]:
+    """A graph, and what two branches of its run `r` ask."""
+    graph = StateGraph({"said": object}, name="two").add_node("src", run=lambda state: {})
+    graph.add_fanin_node("join", run=lambda state, parallel_results: {"joined": True})
+    for branch in ("a", "b"):
+        graph.add_node(branch, run=lambda state: {"said": pause("well?", choices=["yes", "no"])})
+        graph.add_parallel_edge("src", branch, "join")
+    graph.set_entry_point("src").set_finish_point("join").compile(store=store)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    one, other = (question.id for question in graph.get("r").questions)
+    return graph, one, other
+
+
+def test_of_several_answers_by_post_none_is_sent_if_one_comes_too_late() -> None:
+    """H10: as where the run isn't held; the error names the question."""
+    store = MemoryStore()
+    graph, one, other = two_ask(store)
+    handle = graph.get("r")
+    lease = store.claim("r", ELSEWHERE, 60.0)
+    handle.answer(answers={one: "yes"})
+    with pytest.raises(AlreadyAnswered, match=f"question '{one}'; open: '{other}'") as refused:
+        handle.answer(answers={one: "no", other: "no"})
+    assert refused.value.questions == [one]
+    assert len(store.inbox("r")) == 1
+    handle.answer(answers={other: "yes"})
+    store.release(lease)
+    assert graph.recover() == ["r"]
+    assert handle.result(0)["joined"]
+
+
+def test_a_second_answer_is_already_answered_however_it_comes(store: Any) -> None:
+    """H10: while the first waits, once it is taken in, and once its step is over."""
+    proceed = threading.Event()
+    graph = asking_while_another_runs(store, proceed)
+    handle = graph.start({}, run_id="r")
+    second = "no"
+
+    def refuse(answer: Any) -> None:
+        with pytest.raises(AlreadyAnswered):
+            handle.answer(answers={question: answer})
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(graph.recover)
+        until(lambda: handle.questions)
+        question = handle.questions[0].id
+        handle.answer("yes")
+        refuse(second)
+        until(lambda: not handle.questions)
+        refuse(second)
+        proceed.set()
+        assert running.result(LONG) == ["r"]
+    graph, one, other = two_ask(MemoryStore())
+    handle, question = graph.get("r"), one
+    handle.answer(answers={one: "yes"})
+    refuse(second)
+    handle.answer(answers={other: "yes"})
+    with pytest.raises(AlreadyAnswered, match="open: none"):
+        handle.answer("no")
+    with pytest.raises(UsageError, match=r"has no open question 'c/c:1\.1:1'") as refused:
+        handle.answer(answers={"c/c:1.1:1": "no"})
+    assert refused.type is UsageError
+
+
+def test_an_answer_without_effect_does_not_stand_in_the_way_of_the_next() -> None:
+    """H10: a run drops an answer that doesn't fit, and its question stays open."""
+    store = MemoryStore()
+    graph, one, other = two_ask(store)
+    handle = graph.get("r")
+    wrong = answer_post("r", one, "perhaps", time.time())
+    assert store.post("r", wrong.key, wrong.body)
+    assert graph.recover() == []
+    assert [question.id for question in handle.questions] == [one, other]
+    for wanted in (one, other):
+        lease = store.claim("r", ELSEWHERE, 60.0)
+        handle.answer(answers={wanted: "yes"})
+        with pytest.raises(AlreadyAnswered):
+            handle.answer(answers={wanted: "no"})
+        store.release(lease)
+    assert graph.recover() == ["r"]
+    assert handle.result(0)["joined"]

@@ -13,18 +13,29 @@ import pytest
 from limpet import MemoryStore, RunCancelled, RunPaused, Runs, State, StateGraph, pause
 from limpet.journal.inbox import answer_post
 from limpet.stores.opening import open_store
-from support.graphs import asking_while_another_runs, chain, stored_chain
+from support.graphs import asking_while_another_runs, chain
 from support.posts import post_cancel
 
 
-def test_cancelling_a_cancelled_run_isnt_an_error() -> None:
-    """G12."""
-    graph = stored_chain(lambda state: {"a": 1}, lambda state: {"b": 1})
+def test_cancelling_a_cancelled_run_isnt_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G12, H11: it is skipped, for the same reason in every call, also if another process was quicker."""
+    store = MemoryStore()
+    graph = chain(lambda state: {"a": 1}, lambda state: {"b": 1}).compile(store=store)
     run = graph.stream({}, run_id="r")
     next(run)
     run.close()
     graph.cancel("r")
+    updated = graph.get("r").info.updated
     graph.cancel("r")
+    graph.get("r").cancel()
+    runs = Runs(store)
+    for outcomes in (runs.cancel("r"), runs.cancel(["r"]), runs.cancel(status="cancelled")):
+        assert [each[3:5] for each in outcomes] == [("skipped", "it is cancelled already")]
+    assert graph.get("r").info.updated == updated
+    running = store.head("r")._replace(status="running")
+    monkeypatch.setattr(store, "head", lambda run_id: running)
+    assert runs.cancel("r").skipped == 1
+    monkeypatch.undo()
     assert graph.resume("r") == {"a": 1, "b": 1}
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from limpet import (
+    AlreadyAnswered,
     AlreadyCompleted,
     AnswerRefused,
     Conflict,
@@ -331,7 +332,10 @@ def test_answers_that_fit_no_open_question_change_nothing(store: Any, via: Via) 
     paused(made, answers={"p:1.1:1": 1})
     calls.take()
     before = made.history("r")
-    for wrong in ({"p:1.1:1": 1}, {"missing": 1}, {"q:1.1:1": 2, "p:1.1:1": 1}, {"end:1.1:1": 1}):
+    for wrong in ({"p:1.1:1": 1}, {"q:1.1:1": 2, "p:1.1:1": 1}):
+        with pytest.raises(AlreadyAnswered, match=r"answer to question 'p:1\.1:1'"):
+            via.resume(made, "r", answers=wrong)
+    for wrong in ({"missing": 1}, {"end:1.1:1": 1}):
         with pytest.raises(UsageError, match="no open question"):
             via.resume(made, "r", answers=wrong)
     with pytest.raises(UsageError, match="several questions are open"):

@@ -57,9 +57,9 @@ def cancel(args: Namespace, output: Output) -> int:
     runs = Runs(store)
     if not _is_one(args, ids):
         return _change(Verb("cancel", "cancelled"), runs.cancel, ids, args, output)
-    runs.cancel(ids[0])
+    (outcome,) = runs.cancel(ids[0])
     status = runs.get(ids[0]).status
-    text = "cancelled"
+    text = outcome.reason or "cancelled"
     if status != CANCELLED:
         text = "cancellation requested; the process that holds the run stops before the next node"
     return _one_done({"run_id": ids[0], "status": status}, text, None, output)

@@ -91,9 +91,19 @@ def question_id_of(place: str, step: str, name: str) -> str:
 
 def is_question_id(key: Any) -> bool:
     """Whether this looks like the id of a question, as `question_id_of` makes it."""
+    return _place_and_steps(key) is not None
+
+
+def _place_and_steps(key: Any) -> tuple[str, list[int]] | None:
+    """The node that asks, and the numbers of its step and of the steps around it; None for what isn't an id."""
     from re import DOTALL, fullmatch
 
-    return isinstance(key, str) and fullmatch(r".+:\d+(\.\d+)*:.+", key, DOTALL) is not None
+    found = None
+    if isinstance(key, str):
+        found = fullmatch(r"(.+):(\d{1,18}(?:\.\d{1,18})*):.+", key, DOTALL)
+    if found is None:
+        return None
+    return found[1].replace("::", ":"), [int(number) for number in found[2].split(".")]
 
 
 def question_for(
@@ -181,6 +191,8 @@ class ResumeInput(NamedTuple):
         given = self._by_id(progress, open_questions)
         for question_id, answer in given.items():
             if question_id not in open_questions:
+                if _is_over(progress, question_id):
+                    raise _already_answered(progress, [question_id], open_questions)
                 listed = ", ".join(map(repr, open_questions)) or "none"
                 raise UsageError(
                     f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
@@ -361,6 +373,27 @@ def _only_asks(progress: Progress, now: float) -> bool:
     if progress.status != PAUSED or (due is not None and due <= now):
         return False
     return all(branch.questions for _, branch in progress.stopped_branches())
+
+
+def _is_over(progress: Progress, question_id: str) -> bool:
+    """Whether a question that isn't open is of a step that the run has completed, or was answered or withdrawn."""
+    parts = _place_and_steps(question_id)
+    if parts is None:
+        return False
+    place, steps = parts
+    scope = progress
+    while True:
+        if question_id in scope.answers or question_id in scope.timers:
+            return True
+        section = scope.section
+        if len(steps) == 1 or section is None or steps[0] != section.step:
+            return steps[0] <= scope.step
+        around = [key for key in section.children if f"{place}/".startswith(f"{section.label(key)}/")]
+        if not around:
+            return False
+        place = place.removeprefix(f"{section.label(around[0])}/")
+        steps = steps[1:]
+        scope = section.children[around[0]]
 
 
 def _already_answered(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import count
 from time import time
 from typing import Any
 
@@ -16,7 +17,7 @@ from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
 from limpet.engine.sessions.compatibility import check_point, refuse_cancelled, refuse_completed
 from limpet.errors import AlreadyAnswered, Conflict, UsageError
 from limpet.journal.encoding.codec import encode
-from limpet.journal.inbox import answer_post
+from limpet.journal.inbox import answer_post, is_answer_to
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, ViewedTail, read_progress_and_weight
 from limpet.journal.store import Tail
@@ -78,8 +79,10 @@ def _answers(
 ) -> dict[str, Any]:
     """The answers by question id. Raises if one isn't valid, or if nothing is asked."""
     given = given.about(asked_at(client, progress, point))
-    if not (progress.open_questions() or given.asked):
+    if not (progress.open_questions() or given.asked or given.answers):
         info = info_at_last_stop(client, progress.run_id)
+        if closed := progress.answered_questions():
+            raise AlreadyAnswered(progress.run_id, closed, "none").with_advice(*way_on(info))
         nothing_asked = UsageError(f"run {info.run_id!r} has no open question: it is {info.shown_status}")
         raise nothing_asked.with_advice(*way_on(info))
     answers = given.answers_to(progress, now)
@@ -88,11 +91,49 @@ def _answers(
 
 
 def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
-    """Post answers to a run that a process executes: a branch of it asks, while others are under way."""
-    posts = [answer_post(run_id, *each, client.now()) for each in answers.items()]
-    sent = [client.store.post(run_id, post.key, post.body) for post in posts]
+    """Post answers to a run that a process executes: a branch of it asks, while others are under way.
+
+    If one of the questions has an answer already, none is posted.
+    """
+    waiting = [question for question in answers if _has_answer_waiting(client, run_id, question)]
+    if waiting:
+        raise _answered(client, run_id, waiting)
+    posted = [question for question, answer in answers.items() if _post_one(client, run_id, question, answer)]
     held_here = held_in_this_process(client.store, run_id)
     if held_here is not None:
         held_here.stop.notice_posts()
-    if not any(sent):
-        raise AlreadyAnswered(run_id, sorted(answers), "none")
+    late = [question for question in answers if question not in posted]
+    if late:
+        refused = _answered(client, run_id, late)
+        if posted:
+            refused.with_advice(f"the run takes in the other answers: {', '.join(map(repr, posted))}")
+        raise refused
+
+
+def _post_one(client: LeaseClient, run_id: str, question: str, answer: Any) -> bool:
+    """Post an answer; False if another one came first.
+
+    A store takes each key once, also that of an answer which had no effect: it was too late, or didn't fit. While the
+    question is open all the same, the next key is tried.
+    """
+    for number in count(1):
+        post = answer_post(run_id, question, answer, client.now(), number)
+        if client.store.post(run_id, post.key, post.body):
+            return True
+        if _has_answer_waiting(client, run_id, question) or question not in _open_questions(client, run_id):
+            return False
+    raise AssertionError("unreachable")
+
+
+def _has_answer_waiting(client: LeaseClient, run_id: str, question: str) -> bool:
+    return any(is_answer_to(question, post.key) for post in client.store.inbox(run_id))
+
+
+def _open_questions(client: LeaseClient, run_id: str) -> list[str]:
+    progress, _ = read_progress_and_weight(ViewedTail(*client.store.read(run_id)))
+    return [question.id for question in progress.open_questions()]
+
+
+def _answered(client: LeaseClient, run_id: str, questions: Sequence[str]) -> AlreadyAnswered:
+    still_open = [each for each in _open_questions(client, run_id) if each not in questions]
+    return AlreadyAnswered(run_id, sorted(questions), ", ".join(map(repr, still_open)) or "none")

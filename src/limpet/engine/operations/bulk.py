@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.operations.cancel import CANCELLED_ALREADY, ended_already
 from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_at_last_stop, run_info
 from limpet.engine.operations.run_query import RunQuery, Search
 from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
@@ -78,10 +79,13 @@ class Outcomes(list[Outcome]):
 
 
 class Change(NamedTuple):
-    """What is to be done with each run: `do` does it, and `unfit` says why a run isn't one to do it with, if so."""
+    """What is to be done with each run: `do` does it, and `unfit` says why a run isn't one to do it with, if so.
+
+    `do` returns why there was nothing to do, if so.
+    """
 
     name: str
-    do: Callable[[str], None]
+    do: Callable[[str], str | None]
     unfit: Callable[[RunInfo], str]
 
 
@@ -155,9 +159,11 @@ def unfit_to_retry(info: RunInfo) -> str:
 
 def unfit_to_cancel(info: RunInfo) -> str:
     """Why a run can't be cancelled; empty if it can."""
-    if info.status not in ENDED:
-        return ""
-    return f"it has already ended: it is {info.shown_status}"
+    if info.status == CANCELLED:
+        return CANCELLED_ALREADY
+    if info.status in ENDED:
+        return f"it {ended_already(info.shown_status)}"
+    return ""
 
 
 def unfit_to_delete(info: RunInfo) -> str:
@@ -227,11 +233,13 @@ def _changed(client: LeaseClient, info: RunInfo, change: Change, dry_run: bool) 
     if dry_run:
         return _outcome(info, PLANNED)
     try:
-        change.do(info.run_id)
+        reason = change.do(info.run_id) or ""
     except LimpetError as error:
         if _other_was_quicker(client, info, change, error):
             return _outcome(info, SKIPPED, error.message)
         return _failed(_outcome(info, FAILED_TO), error)
+    if reason:
+        return _outcome(info, SKIPPED, reason)
     return _outcome(info, DONE)
 
 

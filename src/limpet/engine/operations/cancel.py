@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from time import time
+from typing import Final
 
 from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process
@@ -17,13 +18,16 @@ from limpet.journal.reader import ViewedTail, read_progress
 from limpet.journal.store import CANCELLED, ENDED, RunHead
 from limpet.journal.writer import JournalWriter, summary
 
+CANCELLED_ALREADY: Final = "it is cancelled already"
+"""Why there was nothing to do."""
 
-def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
-    """Stop a run before its next node: a run of this plan's graph, if one is given.
+
+def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
+    """Stop a run before its next node: a run of this plan's graph, if one is given. False if it is cancelled already.
 
     A run of this process stops at once, a run of another process when its holder next saves or looks at what was
     posted, and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
-    `UsageError` for a run that has ended.
+    `UsageError` for a run that has completed or failed.
     """
     held_here = held_in_this_process(client.store, run_id)
     if held_here is not None and held_here.graph is not None:
@@ -35,22 +39,27 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> None:
         if client.store.abilities.takes_part:
             with suppress(StoreUnavailable, RunNotFound):
                 _post_cancel(client, run_id)
-        return
+        return True
     head = client.head(run_id)
     if plan is not None:
         check_own(plan, run_id, head.graph)
     if head.status == CANCELLED:
-        return
+        return False
     _refuse_ended(head)
     try:
         holding = client.holding(run_id)
     except Conflict:
         # Another process executes the run. It takes the request in when it next saves, or looks at what was posted.
         _post_cancel(client, run_id)
-        return
+        return True
     # Not inside the `try`: a conflict here means that this process lost the lease, which no post makes good.
     with holding as held:
-        _mark_cancelled(client, held, run_id)
+        return _mark_cancelled(client, held, run_id)
+
+
+def ended_already(status: str) -> str:
+    """Why a run that has ended can't be cancelled, as part of a sentence."""
+    return f"has already ended (status: {status})"
 
 
 def _post_cancel(client: LeaseClient, run_id: str) -> None:
@@ -59,8 +68,10 @@ def _post_cancel(client: LeaseClient, run_id: str) -> None:
         client.store.post(run_id, request.key, request.body)
 
 
-def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> None:
+def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> bool:
     tail = ViewedTail(*held.read())
+    if tail.head.status == CANCELLED:  # by another process, meanwhile
+        return False
     _refuse_ended(tail.head)
     progress = read_progress(tail)
     progress.crashes = held.crashes
@@ -71,9 +82,10 @@ def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> None:
     status = next_status(tail.head.status, CANCEL)
     writer.add_move(progress, {"status": status, "reason": "cancelled"}, time())
     held.commit(writer.commit(status, summary(progress), ignores_posts=True))
+    return True
 
 
 def _refuse_ended(head: RunHead) -> None:
     if head.status in ENDED:
-        ended = UsageError(f"run {head.run_id!r} has already ended (status: {head.status})")
+        ended = UsageError(f"run {head.run_id!r} {ended_already(head.status)}")
         raise ended.with_advice(f"delete({head.run_id!r}) removes it", "delete")
