@@ -188,6 +188,7 @@ def test_runs_are_listed_although_the_code_of_a_graph_ends_the_process(
         (["runs", "show"], "the following arguments are required: RUN"),
         (["nothing"], "there is no command 'nothing'"),
         (["runs", "list", "--typo"], "unrecognized arguments: --typo"),
+        (["runs", "list", "--statsu=failed"], "arguments: --statsu=failed; did you mean '--status'?"),
     ],
 )
 def test_a_command_line_that_cant_be_parsed_is_an_error_like_others(

@@ -11,13 +11,14 @@ from argparse import (
     Action,
     ArgumentError,
     ArgumentParser,
-    ArgumentTypeError,
     RawDescriptionHelpFormatter,
     _SubParsersAction,
 )
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from limpet.cli.values import at_least_one, per_graph
 from limpet.defaults import (
     LEASE,
     MAX_CRASHES,
@@ -83,6 +84,15 @@ class CommandParser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise WrongCommandLine(message, self.format_usage().rstrip())
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Parse all there is: what isn't known is refused by the command that was given it."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            known = [name for action in self._actions for name in action.option_strings]
+            near = did_you_mean(unknown[0].partition("=")[0], known)
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+        return found, unknown
+
     def _check_value(self, action: Action, value: Any) -> None:
         """Refuse a word that isn't one of the choices, and suggest one that is like it."""
         if action.choices is None or value in action.choices:
@@ -114,6 +124,7 @@ def make_parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"limpet {VERSION}")
+    _add_common(parser, hidden=True)
     parser.set_defaults(json=False, no_color=False, store=None, graph=None)
     commands = _add_subcommands(parser, "COMMAND")
     _add_run_commands(commands)
@@ -184,7 +195,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     _add_filters(listed)
     listed.add_argument(
         "--limit",
-        type=_at_least_one,
+        type=at_least_one,
         default=LISTED_RUNS,
         metavar="N",
         help=f"how many at most ({LISTED_RUNS})",
@@ -251,7 +262,7 @@ def _add_runs(parser: ArgumentParser) -> None:
     """Which runs a command changes: those that are named, or all that match the filters."""
     parser.add_argument("runs", nargs="*", metavar="RUN", help="one or several; else give filters, or --all")
     _add_filters(parser)
-    parser.add_argument("--limit", type=_at_least_one, metavar="N", help="at most N of those that match")
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="at most N of those that match")
     parser.add_argument("--all", action="store_true", help="all runs in the store")
     parser.add_argument("--dry-run", action="store_true", help="only list what would be done")
     parser.add_argument("--yes", action="store_true", help="don't ask for confirmation")
@@ -344,7 +355,7 @@ def _add_worker(commands: Verbs) -> None:
     worker.add_argument("--concurrency", type=int, default=MAX_RUNS_AT_ONCE, metavar="N", help=runs)
     worker.add_argument(
         "--per-graph",
-        type=_per_graph,
+        type=per_graph,
         action="append",
         default=[],
         metavar="[NAME=]N",
@@ -372,6 +383,7 @@ def _add_seconds(parser: ArgumentParser, option: str, default: float, about: str
 
 def _add_noun(commands: Verbs, name: str, about: str) -> Verbs:
     parser = commands.add_parser(name, help=about, description=_sentence(about))
+    _add_common(parser, hidden=True)
     return _add_subcommands(parser, "VERB")
 
 
@@ -390,37 +402,27 @@ def _add_verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentP
         epilog=EXIT_CODES,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    # A default here would overwrite what was given before the verb: `make_parser` sets the defaults.
-    common: dict[str, Any] = {"default": SUPPRESS}
-    parser.add_argument(
-        "--store", metavar="URL", help="sqlite:///runs.db, postgresql://…; else LIMPET_STORE", **common
-    )
-    parser.add_argument(
-        "--graph", action="append", metavar="GRAPH", help="where the code of graphs is; repeatable", **common
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, for programs", **common)
-    parser.add_argument("--no-color", action="store_true", help="no colours", **common)
+    _add_common(parser)
     parser.set_defaults(command=f"limpet.cli.commands.{command}")
     return parser
 
 
-def _per_graph(text: str) -> tuple[str | None, int]:
-    """How many runs at once, and of which graph; None for each. Raises `ArgumentTypeError`."""
-    name, separator, number = text.rpartition("=")
-    if not number.isdecimal() or int(number) < 1 or (separator and not name):
-        raise ArgumentTypeError(f"takes a whole number of at least 1, or NAME=number, not {text!r}")
-    return name or None, int(number)
-
-
-def _at_least_one(text: str) -> int:
-    """A number of things that are wanted. Raises `ArgumentTypeError`."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
-    return number
+def _add_common(parser: ArgumentParser, hidden: bool = False) -> None:
+    """The options of all commands. They may be given before a verb as well, where the help doesn't list them."""
+    # A default here would overwrite what was given before the verb: `make_parser` sets the defaults.
+    add = partial(parser.add_argument, default=SUPPRESS)
+    helps = {
+        "store": "sqlite:///runs.db, postgresql://…; else LIMPET_STORE",
+        "graph": "where the code of graphs is; repeatable",
+        "json": "print JSON, for programs",
+        "no_color": "no colours",
+    }
+    if hidden:
+        helps = dict.fromkeys(helps, SUPPRESS)
+    add("--store", metavar="URL", help=helps["store"])
+    add("--graph", action="append", metavar="GRAPH", help=helps["graph"])
+    add("--json", action="store_true", help=helps["json"])
+    add("--no-color", action="store_true", help=helps["no_color"])
 
 
 def _sentence(about: str) -> str:

@@ -166,7 +166,8 @@ def _answer_command(
         example = _example(question)
         if len(questions) > 1:
             name = [question.id if can_be_typed(question.id) else "QUESTION"]
-    return graph_command(purpose, "answer", args, run_id, *name, example)
+    # Without the place of the code it can be typed as well: then a worker continues the run.
+    return NextCommand(purpose, command_line("answer", args, run_id, *name, example))
 
 
 def _describe(question: Question) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,3 +45,22 @@ def read_value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
+
+
+def per_graph(text: str) -> tuple[str | None, int]:
+    """How many runs at once, and of which graph; None for each. Raises `ArgumentTypeError`."""
+    name, separator, number = text.rpartition("=")
+    if not number.isdecimal() or int(number) < 1 or (separator and not name):
+        raise ArgumentTypeError(f"takes a whole number of at least 1, or NAME=number, not {text!r}")
+    return name or None, int(number)
+
+
+def at_least_one(text: str) -> int:
+    """A number of things that are wanted. Raises `ArgumentTypeError`."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
+    return number

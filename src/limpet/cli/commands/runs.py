@@ -105,7 +105,10 @@ def history(args: Namespace, output: Output) -> int:
     if found:
         newest = str(found[-1].step)
         output.hint("The state after a step:", command_line("runs state", args, args.run, "--step", newest))
-        output.hint(*graph_command("A new run from a step:", "runs fork", args, args.run, "--step", newest))
+    earlier = [each.step for each in found if not each.branch and each.next != END]
+    if earlier:
+        step = str(earlier[-1])
+        output.hint(*graph_command("A new run from a step:", "runs fork", args, args.run, "--step", step))
     return OK
 
 
