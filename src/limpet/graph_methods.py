@@ -573,7 +573,7 @@ class GraphMethods(ABC, Generic[S]):
         from limpet.engine.sessions.checkpoint_refs import run_of
         from limpet.engine.sessions.resume import resume_checkpoint
 
-        resumed = ResumeInput(NOT_GIVEN if input is None else input, config=config)
+        resumed = ResumeInput(_or_nothing(input), config=config)
         return run_of(checkpoint), lambda _: resume_checkpoint(compiled, checkpoint, resumed, stream)
 
     def _stream_resumed(
@@ -601,7 +601,7 @@ class GraphMethods(ABC, Generic[S]):
 
 
 def _or_nothing(input: Any) -> Any:
-    """The input of a call that can only start a run: None is the same as none."""
+    """The input of a call that can do without: None is the same as none."""
     return NOT_GIVEN if input is None else input
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -525,3 +526,40 @@ def test_what_an_earlier_version_kept_is_not_pruned(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(run_filter, "PAGE_SIZE", 2)
     runs._prune_before(store.clock() + 1)
     assert [store.read(f"r{number}", first=1).first for number in range(7)] == [1, 3, 3, 3, 3, 3, 3]
+
+
+def test_a_process_prunes_only_what_completed_since_another_one_did(any_store: Any) -> None:
+    """H10, H11: however many completed runs there are, and whatever was done with them in between."""
+    from limpet.engine.sessions import step_retention
+    from limpet.journal.encoding.codec import encode
+    from limpet.journal.store import COMPLETED, Commit, NewRun
+
+    looked_at: list[str] = []
+
+    class Store:
+        """Notes which runs are pruned."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(any_store, name)
+
+        def prune(self, run_id: str, before: int) -> int:
+            looked_at.append(run_id)
+            count: int = any_store.prune(run_id, before)
+            return count
+
+    def pruned_by_a_new_process() -> list[str]:
+        looked_at.clear()
+        step_retention.CompletedRuns(cast(Any, Store()))._prune_before(time.time() + 60)
+        return sorted(looked_at)
+
+    def complete(run_id: str) -> None:
+        any_store.create(NewRun(run_id, "g", [b"1"], holder="me"))
+        note = encode({"step": 1, "prunable": True})
+        assert any_store.append([Commit(run_id, 1, 1, [b"2", b"3"], 3, COMPLETED, note)]) == [None]
+
+    for run_id in ("a", "b", "c"):
+        complete(run_id)
+    assert pruned_by_a_new_process() == ["a", "b", "c"]
+    assert pruned_by_a_new_process() == ["c"], "the newest one is looked at again"
+    complete("d")
+    assert pruned_by_a_new_process() == ["c", "d"]

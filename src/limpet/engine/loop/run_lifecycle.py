@@ -288,8 +288,7 @@ class RunLifecycle:
         record(loop, {"status": status, **changes})
         answer: Any = None
         if writer is not None:
-            due = p.due() if status == PAUSED else None
-            answer = yield writer.commit(status, summary(p), purge, due)
+            answer = yield writer.commit(status, summary(p), purge, self._due_after(status))
             while isinstance(answer, PostsArrived):
                 # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
                 # run, as the request wants, and so fulfils it.
@@ -299,7 +298,7 @@ class RunLifecycle:
                     if self.context.cancel_requested:
                         return (yield from self._cancel())
                     return None
-                due = p.due() if status == PAUSED else None
+                due = self._due_after(status)
                 answer = yield writer.commit(status, summary(p), purge, due, takes=taken.newest)
             if isinstance(answer, Exception):
                 if status != COMPLETED or not self.context.tolerates(answer):
@@ -318,6 +317,12 @@ class RunLifecycle:
             return ""
         loop.state._saved = p.checkpoint_id
         return p.checkpoint_id
+
+    def _due_after(self, status: str) -> float | None:
+        """When a run that stops with this status needs a process by itself: when a question's deadline passes."""
+        if status == PAUSED:
+            return self.progress.due()
+        return None
 
     def _changes(self, stop: LoopStop) -> dict[str, Any]:
         """What is recorded of a stop: all of it where the run's own loop stopped; a branch has recorded its own."""

@@ -157,7 +157,9 @@ def warn_of_change_in_run(graph: Any) -> None:
     from logging import getLogger
 
     kind = kind_of(ctx.scope.plan)
-    advice = "; to add a task to a run, call ctx.add_task()" if kind == "workflow" else ""
+    advice = ""
+    if kind == "workflow":
+        advice = "; to add a task to a run, call ctx.add_task()"
     getLogger("limpet.graph").warning(
         "%s %r was changed inside its node %r: that doesn't change run %s, only runs that begin later%s",
         kind,

@@ -229,7 +229,9 @@ def emit_start(compiled: CompiledGraph, run_id: str) -> None:
         return
     plan = compiled.plan
     # The entry of a workflow is its planner, which isn't a node of the user's.
-    entry = plan.entry if plan.layers is None else None
+    entry = None
+    if plan.layers is None:
+        entry = plan.entry
     compiled.emit(events.GRAPH_START, plan.name, {"run_id": run_id, "entry": entry})
 
 

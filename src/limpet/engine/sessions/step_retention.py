@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from limpet.defaults import CLEANUP_INTERVAL
-from limpet.errors import RunNotFound
+from limpet.errors import RunNotFound, StoreUnavailable
+from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.record_shapes import is_prunable
 from limpet.journal.run_filter import RunFilter, list_in_pages
-from limpet.journal.store import COMPLETED, Commit, Store
+from limpet.journal.store import COMPLETED, Commit, Document, Store
 from limpet.threads.workers import JobQueue
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ PRUNE_GRACE = 60.0
 
 PRUNE_INTERVAL = 60.0
 """Seconds until old steps of completed runs are looked for again."""
+
+PRUNED = "limpet/pruned"
+"""The document that says up to when completed runs were pruned."""
 
 SHORTEST_CLEANUP_INTERVAL = 60.0
 """Seconds, at least, until old runs of a graph are looked for again. At most it is `CLEANUP_INTERVAL`."""
@@ -81,17 +85,18 @@ class CompletedRuns:
 
     This happens in the background, some time after a run completed, so that a process that follows it can still read
     them. A process that completes a run looks for all that completed before, since the processes that executed them
-    may have ended. Runs of which only the result is kept say so in their summaries.
+    may have ended. How far that was done is kept in the store, as a document, so that no process looks at all runs
+    again. Runs of which only the result is kept say so in their summaries.
     """
 
-    __slots__ = ("_lock", "_next", "_seen", "_store")
+    __slots__ = ("_done_until", "_lock", "_next", "_store")
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Lock()
         self._next = 0.0
-        self._seen = 0.0
-        """The runs that completed before this time were looked at before."""
+        self._done_until = 0.0
+        """The runs that completed before this time were looked at, by this process or another one."""
 
     def prune_if_due(self, upkeep: JobQueue) -> None:
         """Have the earlier steps of completed runs deleted, unless that was done a short while ago."""
@@ -113,12 +118,31 @@ class CompletedRuns:
             )
 
     def _prune_before(self, until: float) -> None:
-        which = RunFilter(statuses=(COMPLETED,), updated_since=self._seen, updated_before=until)
+        since = self._done_until
+        version = 0
+        noted = self._note()
+        if noted is not None:
+            since = max(since, float(decode(noted.body)))
+            version = noted.version
+        # Times by the store's clock, as far as runs were found: this machine's may be ahead.
+        newest = since
+        which = RunFilter(statuses=(COMPLETED,), updated_since=since, updated_before=until)
         for head in list_in_pages(self._store, which):
+            newest = max(newest, head.updated)
             if head.snapshot > 1 and is_prunable(head.note):
                 with suppress(RunNotFound):
                     self._store.prune(head.run_id, head.snapshot)
-        self._seen = until
+        self._done_until = newest
+        if newest > since and self._store.abilities.takes_part:
+            # If another process was quicker, its note is as good.
+            self._store.put_document(PRUNED, encode(newest), version)
+
+    def _note(self) -> Document | None:
+        """What the store has of how far this was done, if it can be read."""
+        if self._store.abilities.takes_part:
+            with suppress(StoreUnavailable):
+                return self._store.get_document(PRUNED)
+        return None
 
 
 _completed_runs: WeakKeyDictionary[LeaseClient, CompletedRuns] = WeakKeyDictionary()
