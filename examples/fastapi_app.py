@@ -68,7 +68,7 @@ app = FastAPI()
 async def start(topic: Annotated[str, Body(embed=True)]) -> dict[str, Any]:
     """Start a run. A worker executes it."""
     handle = await graph.astart({"topic": topic, "found": []})
-    return {"run_id": handle.id}
+    return {"run_id": handle.run_id}
 
 
 @app.get("/runs/{run_id}")

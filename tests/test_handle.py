@@ -49,10 +49,9 @@ def test_a_handle_knows_what_the_store_knows(store: Any) -> None:
     graph = chain(count, asking()).compile(store=store, preserve=True)
     graph.invoke({"n": 1}, run_id="r", tags=["weekly"]).wait()
     for handle in (graph.get("r"), Runs(store).get("r"), asyncio.run(Runs(store, graph).aget("r"))):
-        assert (handle.id, handle.graph, handle.status, handle.shown_status, handle.tags) == (
-            *("r", "chain", "paused", "paused"),
-            ("weekly",),
-        )
+        assert (handle.run_id, handle.id, handle.info.run_id) == ("r", "r", "r")
+        shown = (handle.graph, handle.status, handle.shown_status, handle.tags)
+        assert shown == ("chain", "paused", "paused", ("weekly",))
         assert [question.prompt for question in handle.questions] == ["Ship it?"]
         assert handle.state == {"n": 2}
         assert asyncio.run(handle.astate()) == {"n": 2}
@@ -79,6 +78,8 @@ def test_start_returns_a_handle_and_the_run_can_be_answered_to_its_result(store:
     handle = graph.start({"n": 1})
     assert isinstance(handle, RunHandle)
     assert (handle.shown_status, repr(handle)) == ("queued", f"<RunHandle {handle.id}>")
+    again = graph.start({"n": 1}, run_id=handle.run_id, tags=["other"], priority=7)
+    assert (again.info, again.tags) == (handle.info, ())
     graph.recover()
     handle.answer("yes")
     graph.recover()
@@ -138,8 +139,10 @@ def test_a_failed_run_goes_back_to_the_workers_from_where_it_stopped(store: Any)
     graph.add_edge("first", "flaky").set_entry_point("first").set_finish_point("flaky").compile(store=store)
     handle = graph.start({"n": 1})
     graph.recover()
-    with pytest.raises(ExecutionError, match="no"):
-        handle.result(1)
+    for result in (lambda: handle.result(1), lambda: asyncio.run(handle.aresult(1))):
+        with pytest.raises(ExecutionError, match="no") as failed:
+            result()
+        assert failed.value.advice.endswith(f"or hand it back to the workers with get({handle.id!r}).retry()")
     assert (handle.status, flaky.calls, graph.recover()) == ("failed", 2, [])
     handle.retry()
     assert (handle.status, handle.shown_status, handle.info.error) == ("running", "queued", None)
@@ -211,7 +214,7 @@ def test_a_quarantined_run_is_retried_and_its_crashes_are_forgiven(tmp_path: Pat
             break
         subprocess.run([sys.executable, "-c", CRASHING, url], timeout=60, capture_output=True)
     assert (handle.shown_status, handle.info.error["type"]) == ("quarantined", RunQuarantined.__name__)
-    with pytest.raises(RunQuarantined, match="give it back to the workers with retry"):
+    with pytest.raises(RunQuarantined, match="hand it back to the workers with"):
         handle.result()
     handle.retry()
     subprocess.run([sys.executable, "-c", CRASHING, url], timeout=60, capture_output=True)

@@ -242,10 +242,10 @@ class GraphMethods(ABC, Generic[S]):
         """Create a run in the store and return its handle; any supervisor of the store executes it.
 
         `run_id` is an idempotency key: two starts with the same id and input are one run, the first, for as long as
-        the run is kept. An existing run isn't changed. Runs of a higher `priority` come first; `delay` is how long to
-        wait before the run begins. Its result is kept until it is deleted or expires. Raises `UsageError` without a
-        store, and `RunExists` if the run is of another graph or was started with another input, or, with
-        `if_exists="error"`, if it exists.
+        the run is kept. An existing run isn't changed: its tags, config and priority stay those of the first start.
+        Runs of a higher `priority` come first; `delay` is how long to wait before the run begins. Its result is kept
+        until it is deleted or expires. Raises `UsageError` without a store, and `RunExists` if the run is of another
+        graph or was started with another input, or, with `if_exists="error"`, if it exists.
         """
         from limpet.handle import RunHandle
 

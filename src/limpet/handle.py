@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_methods import async_version
@@ -12,14 +13,14 @@ from limpet.engine.following import follow
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import error_of_stopped
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunInfo, info_at_last_stop, info_of
+from limpet.engine.operations.run_info import ABANDONED, QUEUED, RunInfo, info_at_last_stop, info_of
 from limpet.engine.operations.stored_state import as_state, checkpoints, viewed_progress
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import LimpetError, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import Question
 
 if TYPE_CHECKING:
@@ -36,9 +37,14 @@ class RunHandle(Generic[S]):
     """
 
     def __init__(self, run_id: str, client: LeaseClient, compiled: CompiledGraph | None = None) -> None:
-        self.id = run_id
+        self.run_id = run_id
         self._client = client
         self._compiled = compiled
+
+    @property
+    def id(self) -> str:
+        """`run_id`, by the name that a `Run` has for it."""
+        return self.run_id
 
     @property
     def info(self) -> RunInfo:
@@ -46,7 +52,7 @@ class RunHandle(Generic[S]):
 
         Raises `RunNotFound` once the run has been deleted or has expired.
         """
-        return info_of(self._client, self.id)
+        return info_of(self._client, self.run_id)
 
     @property
     def status(self) -> str:
@@ -77,7 +83,7 @@ class RunHandle(Generic[S]):
     def state(self) -> S:
         """The newest state that was saved. A value whose class isn't known here is an `UnknownValue`."""
         plan = None if self._compiled is None else self._compiled.plan
-        return cast(S, as_state(viewed_progress(self._client, self.id), plan))
+        return cast(S, as_state(viewed_progress(self._client, self.run_id), plan))
 
     async def ainfo(self) -> RunInfo:
         """`info` without blocking the event loop."""
@@ -93,7 +99,7 @@ class RunHandle(Generic[S]):
 
     def history(self) -> list[Checkpoint]:
         """The steps of the run, oldest first, as far as its journal goes back."""
-        return checkpoints(self._client, self.id)
+        return checkpoints(self._client, self.run_id)
 
     ahistory = async_version(history)
 
@@ -103,15 +109,17 @@ class RunHandle(Generic[S]):
         A store that becomes unavailable meanwhile is waited for, too.
         """
         patience = patience_of(timeout, "timeout")
-        if follow.wait_for_stop(self._client, self.id, patience) is None:
+        if follow.wait_for_stop(self._client, self.run_id, patience) is None:
             raise self._too_late(timeout)
         return self.info
 
     async def await_(self, timeout: float | None = None) -> RunInfo:
         """`wait` without blocking the event loop, or a thread."""
         patience = patience_of(timeout, "timeout")
-        if await follow.await_stop(self._client, self.id, patience) is None:
-            raise self._too_late(timeout)
+        if await follow.await_stop(self._client, self.run_id, patience) is None:
+            from asyncio import to_thread
+
+            raise await to_thread(self._too_late, timeout)
         return await self.ainfo()
 
     def result(self, timeout: float | None = None) -> S:
@@ -143,11 +151,11 @@ class RunHandle(Generic[S]):
         Raises `RunNotFound`, also when the run is deleted meanwhile, `DamagedRecord` if no snapshot follows a damaged
         record, and `UsageError` for a cursor that isn't one of this run.
         """
-        return follow.follow(self._client, self.id, after, self._secrets)
+        return follow.follow(self._client, self.run_id, after, self._secrets)
 
     def aevents(self, after: str | None = None) -> AsyncIterator[dict[str, Any]]:
         """`events` for `async for`."""
-        return follow.afollow(self._client, self.id, after, self._secrets)
+        return follow.afollow(self._client, self.run_id, after, self._secrets)
 
     def answer(
         self, value: Any = NOT_GIVEN, *, answers: Mapping[str, Any] | None = None, wait: float | None = None
@@ -160,7 +168,7 @@ class RunHandle(Generic[S]):
         """
         from limpet.engine.operations.answer import answer
 
-        answer(self._client, self.id, ResumeInput(value, answers), wait)
+        answer(self._client, self.run_id, ResumeInput(value, answers), wait)
 
     aanswer = async_version(answer, changes=True)
 
@@ -173,7 +181,7 @@ class RunHandle(Generic[S]):
         """
         from limpet.engine.operations.cancel import cancel
 
-        cancel(self._client, self.id)
+        cancel(self._client, self.run_id)
 
     acancel = async_version(cancel, changes=True)
 
@@ -186,7 +194,7 @@ class RunHandle(Generic[S]):
         """
         from limpet.engine.operations.retry import retry
 
-        retry(self._client, self.id, update, self._compiled)
+        retry(self._client, self.run_id, update, self._compiled)
 
     aretry = async_version(retry, changes=True)
 
@@ -206,7 +214,7 @@ class RunHandle(Generic[S]):
         from limpet.engine.operations.fork import fork
 
         compiled = self._need_graph("fork")
-        forked = fork(compiled, self.id, step, update, new_run_id, tag_names(tags))
+        forked = fork(compiled, self.run_id, step, update, new_run_id, tag_names(tags))
         return RunHandle(forked, self._client, compiled)
 
     afork = async_version(fork, changes=True)
@@ -219,7 +227,7 @@ class RunHandle(Generic[S]):
         """
         from limpet.engine.operations.rollback import rollback
 
-        return cast(S, rollback(self._need_graph("rollback"), self.id, step))
+        return cast(S, rollback(self._need_graph("rollback"), self.run_id, step))
 
     arollback = async_version(rollback, changes=True)
 
@@ -231,7 +239,7 @@ class RunHandle(Generic[S]):
         """
         from limpet.engine.operations.export import export_run
 
-        export_run(self._client, self.id, path)
+        export_run(self._client, self.run_id, path)
 
     aexport = async_version(export)
 
@@ -242,23 +250,23 @@ class RunHandle(Generic[S]):
         """
         from limpet.journal.verify import verify
 
-        return verify(self._client.store, self.id)
+        return verify(self._client.store, self.run_id)
 
     averify = async_version(verify)
 
     def delete(self) -> None:
         """Delete the run and its journal. Raises `RunNotFound`, and `Conflict` while a process holds the run."""
-        self._client.delete(self.id)
+        self._client.delete(self.run_id)
 
     adelete = async_version(delete, changes=True)
 
     def __repr__(self) -> str:
-        return f"<RunHandle {self.id}>"
+        return f"<RunHandle {self.run_id}>"
 
     @property
     def _info_at_last_stop(self) -> RunInfo:
         """`info` without the position, for which the journal would be read."""
-        return info_at_last_stop(self._client, self.id)
+        return info_at_last_stop(self._client, self.run_id)
 
     @property
     def _secrets(self) -> frozenset[str]:
@@ -267,14 +275,18 @@ class RunHandle(Generic[S]):
 
     def _need_graph(self, call: str) -> CompiledGraph:
         if self._compiled is None:
-            unknown = UsageError(f"{call}() checks run {self.id!r} against its graph, {self.graph!r}")
+            unknown = UsageError(f"{call}() checks run {self.run_id!r} against its graph, {self.graph!r}")
             raise unknown.with_advice("give it with Runs(store, graphs=[…]), or ask graph.get(…) for the run")
         return self._compiled
 
     def _too_late(self, timeout: float | None) -> TimeoutError:
-        return TimeoutError(
-            f"run {self.id!r} is still running after {timeout} s; is a supervisor running for its graph?"
-        )
+        status = RUNNING
+        with suppress(LimpetError):  # the store may be unavailable
+            status = self.shown_status
+        message = f"run {self.run_id!r} is still {status} after {timeout} s"
+        if status in (QUEUED, ABANDONED):
+            message += "; is a supervisor running for its graph?"
+        return TimeoutError(message)
 
 
 def _why_no_result(info: RunInfo) -> LimpetError:

@@ -41,8 +41,13 @@ class OpenedRun(Generic[S]):
         return self
 
     @property
-    def id(self) -> str:
+    def run_id(self) -> str:
         """The id of the run."""
+        return self._slot.run_id
+
+    @property
+    def id(self) -> str:
+        """`run_id`, for short."""
         return self._slot.run_id
 
     @property

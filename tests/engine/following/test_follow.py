@@ -246,9 +246,9 @@ def test_a_store_that_is_closed_ends_its_followers() -> None:
 def test_waiting_ends_when_the_run_stops_and_not_before(any_store: Any) -> None:
     graph = chain(asking()).compile(store=any_store, preserve=True)
     handle = graph.start({})
-    with pytest.raises(TimeoutError, match="still running"):
+    with pytest.raises(TimeoutError, match=r"is still queued after 0\.15 s; is a supervisor"):
         handle.wait(0.15)
-    with pytest.raises(TimeoutError, match="still running"):
+    with pytest.raises(TimeoutError, match=r"is still queued after 0\.15 s; is a supervisor"):
         asyncio.run(handle.await_(0.15))
     waiting = [threading.Thread(target=lambda: found.append(handle.wait(SOON).status)) for _ in range(3)]
     found: list[str] = []

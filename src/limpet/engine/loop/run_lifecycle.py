@@ -402,14 +402,15 @@ def error_of_stopped(
     """Why a stored run that was cancelled or has failed gives no result, by what its head says of it."""
     reason = reason or "it failed"
     stopped: RunError
+    advice = f"retry it with resume({run_id!r}), or hand it back to the workers with get({run_id!r}).retry()"
     if status == CANCELLED:
         stopped = RunCancelled(f"run {run_id!r} was cancelled", run_id)
     elif error_type == RunQuarantined.__name__:
         stopped = RunQuarantined(f"run {run_id!r}: {reason}", run_id)
     else:
-        return advise_retry(ExecutionError(reason, run_id=run_id, node=node), reason)
-    # Only run again if a user wants that.
-    advice = f"retry it with resume({run_id!r}), or give it back to the workers with retry()"
+        stopped = ExecutionError(reason, run_id=run_id, node=node)
+        if budget_setting(reason) is not None:
+            return advise_retry(stopped, reason)
     return stopped.with_advice(advice, "retry")
 
 
