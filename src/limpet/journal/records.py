@@ -29,7 +29,7 @@ from limpet.journal.delta import read_delta
 from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
-from limpet.journal.snapshots import RETOLD, restore_snapshot, snapshot_fields
+from limpet.journal.snapshots import REPEATED, restore_snapshot, snapshot_fields
 
 STEP = 1
 SNAPSHOT = 2
@@ -72,11 +72,14 @@ def nested_record(root: Progress, path: Sequence[Key], began: float, record: byt
     return append_encoded(encode([NESTED, root.step, began, root.crashes, list(path)]), record)
 
 
-def snapshot_record(progress: Progress, retold: int = 0) -> bytes:
-    """All of a progress. Raises `UnstorableValue` with the path from the state's key on. `retold`: see `RETOLD`."""
+def snapshot_record(progress: Progress, repeated: int = 0) -> bytes:
+    """All of a progress, and `repeated` as its field `REPEATED`.
+
+    Raises `UnstorableValue` with the path from the state's key on.
+    """
     fields = snapshot_fields(progress)
-    if retold:
-        fields[RETOLD] = retold
+    if repeated:
+        fields[REPEATED] = repeated
     items = [SNAPSHOT, progress.step, progress.at, progress.crashes, fields]
     return append_encoded(encode(items), encode(dict(progress.state)))
 

@@ -24,10 +24,10 @@ SNAPSHOT_FACTOR = 8
 MIN_WEIGHT = 64 * 1024
 """Below this weight of records a snapshot isn't considered: reading them takes no time to speak of."""
 
-RETOLD = "retold"
-"""The field of a snapshot that says: this and the next records, as many in all, were written before, and are again.
+REPEATED = "repeated"
+"""The field of a snapshot that says how many records, from this one on, are a repetition of earlier ones.
 
-It isn't part of a progress. Deleting old checkpoints writes newer ones again; a follower doesn't tell them twice.
+It isn't part of a progress. Deleting old checkpoints writes newer ones again; a follower gets their events once.
 """
 
 LARGE_SNAPSHOT = 500_000

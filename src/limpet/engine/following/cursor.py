@@ -22,7 +22,7 @@ class EventCursor(NamedTuple):
     """A place between two events of a run.
 
     All events of records up to `record` were given, and the first `part` ones of the next record. `step` is the
-    newest step that was given, plus one, and `told` how many events of that step were. `output` is the number of the
+    newest step that was given, plus one, and `given` how many events of that step were. `output` is the number of the
     newest item of output that was given. After record `base` no branch was open and nothing was asked, so reading
     from there on tells what events need to know. `has_secrets` is 1 if some keys of the run are secret, `after_gap`
     if records before the next one were deleted, which the follower was given.
@@ -31,7 +31,7 @@ class EventCursor(NamedTuple):
     record: int = 0
     part: int = 0
     step: int = 0
-    told: int = 0
+    given: int = 0
     output: int = 0
     base: int = 0
     has_secrets: int = 0
@@ -47,7 +47,7 @@ class EventCursor(NamedTuple):
         return cls(
             record=head.sequence,
             step=step + 1,
-            told=ALL_EVENTS,
+            given=ALL_EVENTS,
             output=head.output,
             base=max(0, head.snapshot - 1),
             has_secrets=1,

@@ -34,7 +34,7 @@ class Elsewhere:
                 seen = follower.run.version
                 entries = follower.take()
                 for entry in entries:
-                    yield follower.told(entry)
+                    yield follower.hand_out(entry)
                 if not entries:
                     until = min(until, self._end_of_following(held, follower))
                     follower.run.wait(seen, LONGEST_WAIT)
@@ -52,7 +52,7 @@ class Elsewhere:
                 seen = follower.run.version
                 entries = await to_thread(follower.take)
                 for entry in entries:
-                    yield follower.told(entry)
+                    yield follower.hand_out(entry)
                 if not entries:
                     until = min(until, await to_thread(self._end_of_following, held, follower))
                     await follower.run.await_change(seen, LONGEST_WAIT)

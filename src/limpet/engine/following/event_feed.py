@@ -67,7 +67,7 @@ class EventFeed:
         """The cursor that it began with: events up to there aren't given."""
         self._next = cursor.base + 1
         """The number of the next record to read."""
-        self._maker = EventMaker(run_id, secrets, cursor.step - 1, cursor.told)
+        self._maker = EventMaker(run_id, secrets, cursor.step - 1, cursor.given)
         self._page = FIRST_PAGE
         self._knows_secrets = not cursor.has_secrets
         self._damage: DamagedRecord | None = None
@@ -108,9 +108,8 @@ class EventFeed:
         first = self._next
         tail = self._read_up_to_damage(first, first + self._page - 1)
         if not tail.records and tail.head.sequence >= first:
-            tail = self._store.read(
-                self._run_id
-            )  # all of them were deleted, up to the newest snapshot at most
+            # All of them were deleted, up to the newest snapshot at most.
+            tail = self._store.read(self._run_id)
             if not tail.records:
                 tail = tail._replace(first=tail.head.sequence + 1)
         gap = max(0, tail.first - max(first, self._given.record + 1)) if tail.first > first else 0
@@ -179,7 +178,7 @@ class EventFeed:
             known = self._known_events(number)
             before = self.place._replace(record=number - 1)
             after_gap = bool(self.place.after_gap) and number > self._given.record
-            events = maker.events_of(number, records, was_told=known > 0, after_gap=after_gap)
+            events = maker.events_of(number, records, was_given=known > 0, after_gap=after_gap)
             secret = int(bool(maker.secrets))
             after = self.place._replace(record=number, part=0, has_secrets=secret, after_gap=0)
             if maker.root.is_blank:
@@ -187,14 +186,14 @@ class EventFeed:
             for index, event in enumerate(events[known:], known + 1):
                 if event is None:
                     continue
-                maker.note_told(event)
+                maker.note_given(event)
                 place = after
                 if index < len(events):
                     place = before._replace(part=index, has_secrets=secret)
-                place = place._replace(step=maker.step + 1, told=maker.told)
+                place = place._replace(step=maker.step + 1, given=maker.given)
                 yield Entry(event, place, place.to_text(self._run_id), size=len(data) // len(events))
             if number > self._given.record:
-                self.place = after._replace(step=maker.step + 1, told=maker.told)
+                self.place = after._replace(step=maker.step + 1, given=maker.given)
             else:
                 self.place = self.place._replace(base=after.base)
             number += 1

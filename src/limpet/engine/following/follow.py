@@ -34,7 +34,7 @@ def _follow(
             seen = follower.run.version
             entries = follower.take()
             for entry in entries:
-                yield follower.told(entry)
+                yield follower.hand_out(entry)
             if follower.is_over:
                 return
             if not entries:
@@ -64,7 +64,7 @@ async def _afollow(
             else:
                 entries = follower.take()
             for entry in entries:
-                yield follower.told(entry)
+                yield follower.hand_out(entry)
             if follower.is_over:
                 return
             if not entries:
@@ -130,7 +130,7 @@ class Follower(Member):
             if entries or self._has_all_of(window, reads, head):
                 return entries
 
-    def told(self, entry: Entry) -> Event:
+    def hand_out(self, entry: Entry) -> Event:
         """The event as this caller gets it: with the cursor to continue after it."""
         place = after(self.place, entry)
         self.place = place

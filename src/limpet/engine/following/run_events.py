@@ -18,7 +18,7 @@ from limpet.graphs.workflow.state import TASK_SKIPPED
 from limpet.journal.delta import read_delta
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP
-from limpet.journal.snapshots import RETOLD
+from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import ANSWER, ARRIVAL, EXPIRE, NEXT_ATTEMPT, RESUME
 
@@ -32,58 +32,58 @@ class EventMaker:
     """Makes the events of one run's records, which it is given in order.
 
     `secrets` are the keys whose values are masked. `step` is the newest step that was given before, -1 for none, and
-    `told` how many events of it.
+    `given` how many events of it.
     """
 
-    def __init__(self, run_id: str, secrets: frozenset[str], step: int = -1, told: int = 0) -> None:
+    def __init__(self, run_id: str, secrets: frozenset[str], step: int = -1, given: int = 0) -> None:
         self.run_id = run_id
         self.secrets = secrets
         self.step = step
-        self.told = told
+        self.given = given
         self.root = OpenBranch()
-        # Deleting old checkpoints may write newer ones again, after a snapshot: see `RETOLD`.
-        self._retold_until = 0
-        self._retold_step = -1
-        self._retold_left = 0
+        # Deleting old checkpoints may write newer ones again, after a snapshot: see `REPEATED`.
+        self._repeated_until = 0
+        self._repeated_step = -1
+        self._repeated_left = 0
 
     def events_of(
-        self, number: int, records: Sequence[list[Any]], *, was_told: bool, after_gap: bool
+        self, number: int, records: Sequence[list[Any]], *, was_given: bool, after_gap: bool
     ) -> list[Event | None]:
         """The events of a stored record, which may be a bundle; None in place of one that repeats another.
 
-        `was_told` says that the follower has had events of it, `after_gap` that the records before it were deleted.
+        `was_given` says that the follower has had events of it, `after_gap` that the records before it were deleted.
         """
         events: list[Event | None] = []
         for record in records:
-            if record[0] == SNAPSHOT and not was_told:
-                self._note_retold(number, record)
+            if record[0] == SNAPSHOT and not was_given:
+                self._note_repeated(number, record)
             for event in self._events(number, record, after_gap):
-                events.append(event if was_told or not self._repeats(number, record) else None)
+                events.append(event if was_given or not self._repeats(number, record) else None)
         return events
 
-    def note_told(self, event: Event) -> None:
+    def note_given(self, event: Event) -> None:
         """The follower is given this event."""
         if event["step"] > self.step:
             self.step = event["step"]
-            self.told = 0
+            self.given = 0
         if event["step"] == self.step:
-            self.told += 1
+            self.given += 1
 
-    def _note_retold(self, number: int, record: list[Any]) -> None:
-        retold = record[4].get(RETOLD, 0)
-        if retold and record[1] < self.step:
-            self._retold_until = number + retold - 1
-            self._retold_step = self.step
-            self._retold_left = self.told
+    def _note_repeated(self, number: int, record: list[Any]) -> None:
+        repeated = record[4].get(REPEATED, 0)
+        if repeated and record[1] < self.step:
+            self._repeated_until = number + repeated - 1
+            self._repeated_step = self.step
+            self._repeated_left = self.given
 
     def _repeats(self, number: int, record: list[Any]) -> bool:
         """Whether the next event of a record was given before."""
-        if number > self._retold_until or record[1] > self._retold_step:
+        if number > self._repeated_until or record[1] > self._repeated_step:
             return False
-        if record[1] < self._retold_step:
+        if record[1] < self._repeated_step:
             return True
-        self._retold_left -= 1
-        return self._retold_left >= 0
+        self._repeated_left -= 1
+        return self._repeated_left >= 0
 
     def _events(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
         if record[0] == SNAPSHOT:

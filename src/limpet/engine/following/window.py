@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import Entry, EventFeed
-from limpet.journal.store import ENDED, RunHead
+from limpet.journal.store import RunHead
 
 MAX_WINDOW = 4096
 MAX_WINDOW_BYTES = 4_000_000
@@ -48,11 +48,6 @@ class Window:
         self._first = 0
         """The number of the first entry."""
         self._members: WeakSet[Member] = WeakSet()
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether the run has ended with the last event."""
-        return self.head is not None and self.head.status in ENDED
 
     @property
     def is_broken(self) -> bool:

@@ -20,7 +20,7 @@ from limpet.journal.reader import (
     read_records,
 )
 from limpet.journal.records import SNAPSHOT, bundle, snapshot_record
-from limpet.journal.snapshots import RETOLD
+from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import Commit, Tail
 
 
@@ -75,7 +75,7 @@ def _write_snapshot(held: HeldRun, tail: Tail, step: int) -> None:
     if snapshot_step == step:
         return
     parts_after_first = sum(record[0] == SNAPSHOT for record in later)
-    snapshot = snapshot_record(progress_at(tail, step), retold=1 + parts_after_first)
+    snapshot = snapshot_record(progress_at(tail, step), repeated=1 + parts_after_first)
     parts = _parts(snapshot, later)
     envelope = Envelope(run_id)
     first = tail.head.sequence + 1
@@ -92,7 +92,7 @@ def _parts(snapshot: bytes, later: list[list[Any]]) -> list[list[bytes]]:
     parts = [[snapshot]]
     for record in later:
         if record[0] == SNAPSHOT:
-            record[4].pop(RETOLD, None)  # it counted records after its old place
+            record[4].pop(REPEATED, None)  # it counted records after its old place
             parts.append([])
         parts[-1].append(encode(record))
     return parts
