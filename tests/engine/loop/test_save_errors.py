@@ -21,7 +21,9 @@ from limpet import (
     once,
     pause,
 )
-from limpet.journal.store import Commit
+from limpet.engine.leases import inbox_checks
+from limpet.journal.inbox import answer_post
+from limpet.journal.store import Commit, Post
 from limpet.observe.events import Event
 from support.graphs import chain
 
@@ -281,3 +283,38 @@ def test_a_run_that_failed_unsaved_has_failed() -> None:
     run = graph.compile(store=Failing(1, 2, 3, 4), on_save_error="continue").invoke({})
     run.wait()
     assert run.status == "failed"
+
+
+class UnreadableInbox(MemoryStore):
+    """A store that can't be reached the first times that a run asks for its posts."""
+
+    failures = 3
+
+    def inbox(self, run_id: str) -> Sequence[Post]:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("no route to host")
+        return super().inbox(run_id)
+
+
+@pytest.mark.parametrize("on_save_error", ["wait", "fail"])
+def test_a_run_that_waits_for_its_store_waits_for_its_posts_too(
+    on_save_error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D6, H10: a save is refused while posts wait, and they can't be read; without waiting, that fails the run."""
+    monkeypatch.setattr(inbox_checks, "CHECK_INTERVAL", 0.01)
+    store = UnreadableInbox()
+
+    def first(state: Any) -> dict[str, Any]:
+        post = answer_post("r", "nobody:1:1", "yes", 0.0)
+        assert store.post("r", post.key, post.body)
+        return {"first": True}
+
+    graph = chain(first, lambda state: {"second": True}).compile(store=store, on_save_error=on_save_error)
+    if on_save_error == "fail":
+        with pytest.raises(ExecutionError, match="no route to host"):
+            graph.execute({}, run_id="r")
+        assert store.failures == 2
+    else:
+        assert graph.execute({}, run_id="r") == {"first": True, "second": True}
+        assert (store.failures, store.inbox("r")) == (0, [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,8 +20,10 @@ from limpet import (
     Workflow,
     pause,
 )
-from limpet.journal.inbox import answer_post
-from support.graphs import asking_while_another_runs, chain
+from limpet.journal.encoding import codec
+from limpet.journal.encoding.user_types import TypeRegistry
+from limpet.journal.inbox import answer_post, cancel_post
+from support.graphs import asking_while_another_runs, chain, fan
 from support.waiting import until
 
 LONG = 30.0
@@ -241,3 +243,42 @@ def test_an_answer_without_effect_does_not_stand_in_the_way_of_the_next() -> Non
         store.release(lease)
     assert graph.recover() == ["r"]
     assert handle.result(0)["joined"]
+
+
+class Card(NamedTuple):
+    """An answer of a class of one's own."""
+
+    number: int
+
+
+def test_an_answer_of_an_unknown_class_is_left_to_a_process_that_knows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H10: a retry, a cancel and an answer elsewhere leave it in the inbox, and what came after it, in order."""
+    fixed: list[bool] = []
+
+    def flaky(state: Any) -> dict[str, Any]:
+        if not fixed:
+            raise ValueError("not yet")
+        return {}
+
+    store = MemoryStore()
+    graph = fan({"ask": lambda state: {"said": pause("card?")}, "flaky": flaky}, schema={"results": list})
+    graph.compile(store=store)
+    with pytest.raises(ExecutionError):
+        graph.execute({}, run_id="r")
+    handle = graph.get("r")
+    known = TypeRegistry()
+    known.register(Card)
+    monkeypatch.setattr(codec, "TYPES", known)
+    for post in (answer_post("r", handle.questions[0].id, Card(7), time.time()), cancel_post("r", "late")):
+        assert store.post("r", post.key, post.body)
+    monkeypatch.setattr(codec, "TYPES", TypeRegistry())
+    handle.retry()
+    handle.cancel()
+    handle.retry()
+    assert len(store.inbox("r")) == 2
+    monkeypatch.setattr(codec, "TYPES", known)
+    fixed.append(True)
+    assert graph.resume("r")["results"] == [{"said": Card(7)}, {}]
+    assert store.inbox("r") == []
