@@ -133,6 +133,48 @@ def test_a_worker_says_what_it_waits_for_when_it_is_stopped_and_leaves_when_told
     assert (tmp_path / "hold").exists()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")
+def test_a_worker_that_works_once_releases_its_runs_when_it_is_interrupted(
+    start: Start, tmp_path: Path
+) -> None:
+    """H1: it hasn't crashed, and the runs haven't either."""
+    assert start("run", "slow:graph", "--id", "r", "--detach").wait(60) == 0
+    worker = start("worker", "slow:graph", "--once")
+    until((tmp_path / "at-second").exists)
+    worker.send_signal(signal.SIGINT)
+    _, told = worker.communicate(timeout=60)
+    assert worker.returncode == 130
+    assert "stopped; other workers can resume" in told
+    shown, _ = start("runs", "show", "r", "--json").communicate(timeout=60)
+    assert json.loads(shown)["status"] == "queued"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_a_command_whose_output_is_full_or_closed_says_so_and_its_run_goes_on(
+    start: Start, tmp_path: Path
+) -> None:
+    """H6: a result that can't be written is a failure, without a traceback; what happens meanwhile is left out."""
+    (tmp_path / "hold").unlink()
+    limpet = f"{sys.executable} -m limpet"
+
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        command = ["bash", "-c", line.replace("limpet", limpet, 1)]
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
+        )
+
+    full = "error: can't write to standard output: No space left on device\n"
+    ran = shell("limpet run slow:graph --id a 2>&1 >/dev/full")
+    assert (ran.returncode, ran.stdout.splitlines(keepends=True)[-1]) == (1, full)
+    assert shell("limpet run slow:graph --id b 2>/dev/full").returncode == 0
+    assert shell("limpet run slow:graph --id c 2>&1 | head -1").stdout == "  ✓ first\n"
+    listed = shell("limpet runs list --json")
+    assert [run["status"] for run in json.loads(listed.stdout)] == ["completed"] * 3
+    for closed in (">&-", "2>&-", ">/dev/full"):
+        done = shell(f"limpet runs list {closed}")
+        assert (done.returncode, done.stderr) == ((1, full) if "full" in closed else (0, ""))
+
+
 IMPATIENT = """
 import os, signal, sys
 from limpet.cli.main import main

@@ -6,35 +6,32 @@ The modules of a command are imported when it is called, so that `--help` answer
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from limpet.cli.arguments import WrongCommandLine, make_parser
-from limpet.cli.exit_codes import INTERRUPTED, OK, USAGE, code_for
+from limpet.cli.exit_codes import FAILED, INTERRUPTED, OK, USAGE, code_for
 from limpet.cli.output import Output, printable_log
+from limpet.cli.streams import CannotWrite, discard, prepare_streams, write
 from limpet.errors import LimpetError, UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command and return the exit code."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that can't show a character must not end the command.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     try:
         args = make_parser().parse_args(arguments)
     except WrongCommandLine as problem:
         return _explain(problem, sys.argv[1:] if arguments is None else arguments)
-    if args.command is None:
-        print(args.usage_of.format_help(), end="")
-        return OK
     output = Output(args.json, colour=False if args.no_color else None)
     if logging.lastResort is not None:  # what shows warnings where a program hasn't set up a log
         logging.lastResort.setFormatter(printable_log("%(message)s"))
-    module, _, function = args.command.partition(":")
     try:
+        if args.command is None:
+            write(sys.stdout, args.usage_of.format_help())
+            return OK
+        module, _, function = args.command.partition(":")
         return int(getattr(import_module(module), function)(args, output))
     except LimpetError as problem:
         from limpet.cli.next_commands import next_command
@@ -45,9 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         output.say("interrupted")
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of a pipe closed it. Without this, Python would fail again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        discard(sys.stdout)  # its reader has seen enough
+        return OK
+    except CannotWrite as problem:
+        discard(sys.stdout)
+        Output(colour=False).problem(str(problem), "output")
+        return FAILED
 
 
 def _explain(problem: WrongCommandLine, arguments: Sequence[str]) -> int:

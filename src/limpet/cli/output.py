@@ -18,6 +18,7 @@ from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from limpet.cli.streams import write
 from limpet.cli.values import relative_time, utc_time
 from limpet.errors import UsageError
 
@@ -159,7 +160,7 @@ class Output:
         if sys.stdout.isatty():
             self._write(sys.stdout, (text, ""))
         else:
-            print(text, flush=True)
+            write(sys.stdout, f"{text}\n")
 
     def message(self, text: str) -> None:
         """What a command has done, as its result. It may name what was typed, so it is masked in a pipe as well."""
@@ -168,7 +169,7 @@ class Output:
     def progress(self, text: str) -> None:
         """The progress of long work, in one line that the next call replaces; an empty one clears it."""
         if self.live:
-            print(f"\r\x1b[K{printable(text)}", end="", file=sys.stderr, flush=True)
+            write(sys.stderr, f"\r\x1b[K{printable(text)}")
 
     def event(self, when: str, status: str, what: str) -> None:
         """One line about a run that is followed."""
@@ -196,6 +197,7 @@ class Output:
         try:
             reply = self.ask(f"{question} [y/N] ")
         except EOFError:
+            self.say("")
             reply = ""
         return reply.strip().lower() in ("y", "yes")
 
@@ -292,7 +294,7 @@ def _printable_character(character: str) -> str:
 
 def _print_line(stream: TextIO, line: str) -> None:
     """Print a line whole: `print` alone writes its end separately, and a worker has threads that print, too."""
-    print(f"{line}\n", end="", file=stream, flush=True)
+    write(stream, f"{line}\n")
 
 
 def printable_log(format: str) -> Formatter:

@@ -73,7 +73,7 @@ def delete(args: Namespace, output: Output) -> int:
     if not _is_one(args, ids):
         return _change(Verb("delete", "deleted", always_asks=True), runs.delete, ids, args, output)
     info = runs.get(ids[0]).info
-    question = f"Delete run {info.run_id} of {info.graph} ({info.status})?"
+    question = f"Delete run {info.run_id} of {info.graph} ({info.shown_status})?"
     if not args.yes and not output.confirm(question, f"deletes run {info.run_id} permanently"):
         output.say("not deleted")
         return OK

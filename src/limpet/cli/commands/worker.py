@@ -8,9 +8,10 @@ from argparse import Namespace
 from collections.abc import Iterable
 from time import time
 
-from limpet.cli.exit_codes import OK
+from limpet.cli.exit_codes import INTERRUPTED, OK
 from limpet.cli.output import Output, printable_log
 from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_target, project_graphs
+from limpet.cli.streams import CannotWrite
 from limpet.cli.values import utc_time
 from limpet.errors import UsageError
 from limpet.observe.events import (
@@ -24,6 +25,8 @@ from limpet.observe.events import (
     Event,
 )
 from limpet.supervision import supervise
+
+STOPPED = "stopped; other workers can resume the runs that were in progress"
 
 SHOWN_EVENTS = {
     GRAPH_START: "started",
@@ -58,10 +61,15 @@ def work(args: Namespace, output: Output) -> int:
         max_crashes=args.max_crashes,
         max_sleep=args.max_sleep,
         grace=args.grace,
-        observers=[lambda event: _show(event, output), *args.observer],
+        observers=[_Display(output), *args.observer],
     )
     if args.once:
-        resumed = supervisor.drain()
+        try:
+            resumed = supervisor.drain()
+        except KeyboardInterrupt:
+            supervisor.stop(0)  # releases its runs: this isn't a crash of theirs
+            _say(time(), STOPPED, output)
+            return INTERRUPTED
         if output.json:
             output.result({"runs": resumed})
         else:
@@ -80,7 +88,7 @@ def work(args: Namespace, output: Output) -> int:
         on_ready=lambda: _say(time(), f"working on {store}: {names}. {signals} stops it", output),
         on_stop=stopping,
     )
-    _say(time(), "stopped; other workers can resume the runs that were in progress", output)
+    _say(time(), STOPPED, output)
     return OK
 
 
@@ -103,6 +111,25 @@ def _limits(given: Iterable[tuple[str | None, int]], graphs: Iterable[str]) -> i
     if each is None:
         return named
     return {**dict.fromkeys(graphs, each), **named}
+
+
+class _Display:
+    """Shows events, as long as they can be written."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._is_open = True
+
+    def __call__(self, event: Event) -> None:
+        if not self._is_open:
+            return
+        try:
+            _show(event, self._output)
+        except (BrokenPipeError, CannotWrite):
+            self._is_open = False
+            logging.getLogger("limpet.worker").warning(
+                "standard output can't be written to: the worker goes on without showing what it does"
+            )
 
 
 def _show(event: Event, output: Output) -> None:
