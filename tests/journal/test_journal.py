@@ -38,7 +38,7 @@ from limpet.journal.reader import (
     read_records,
 )
 from limpet.journal.record_shapes import read_summary
-from limpet.journal.records import SNAPSHOT, STEP, snapshot_record
+from limpet.journal.records import SNAPSHOT, STEP, move_record, snapshot_record
 from limpet.journal.snapshots import RECORD_WEIGHT
 from limpet.journal.store import PAUSED, RUNNING, Commit, Labels, RunHead, Tail
 from limpet.journal.waits import AFTER, BEFORE, Question
@@ -92,7 +92,8 @@ class Book:
         if data is not None:
             read_delta(decode(data)).apply(self.live.state)
         self.now += 1.0
-        self.writer.add_move(self.live, changes, self.now, data)
+        self.writer.add_record(move_record(self.live, changes, self.now, data))
+        self.live.move(changes)
         self._remember()
 
     def memo(self, key: str, value: Any) -> None:

@@ -82,14 +82,9 @@ class JournalWriter:
         if snapshots.weight >= snapshots.next_check:
             self.snapshot_if_due(progress)
 
-    def add_move(
-        self, progress: Progress, changes: Mapping[str, Any], at: float, delta: bytes | None = None
-    ) -> None:
-        """Something else happened: add its record and apply it to `progress`.
-
-        `delta` is a change of the state that belongs to it. The live state has it already.
-        """
-        record = move_record(progress, changes, at, delta)
+    def add_move(self, progress: Progress, changes: Mapping[str, Any], at: float) -> None:
+        """Something else happened: add its record and apply it to `progress`."""
+        record = move_record(progress, changes, at)
         progress.move(changes)
         self.add_record(record)
 
