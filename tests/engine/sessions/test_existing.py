@@ -25,6 +25,7 @@ from limpet import (
     Workflow,
     pause,
 )
+from limpet.engine.leases.lease_client import client_for
 from support.graphs import Via, chain
 from support.posts import post_cancel
 
@@ -338,7 +339,7 @@ def test_earlier_steps_of_a_completed_run_are_deleted_later(monkeypatch: pytest.
     """G8, H10: after a while, in the background, by any process that completes a run; unless they are preserved."""
     from limpet.engine.sessions import step_retention
 
-    store = MemoryStore()
+    store = MemoryStore(clock=lambda: time.time() - 3600)  # far behind that of this machine
 
     def grow(state: Any) -> dict[str, Any]:
         return {"n": state["n"] + 1, "text": "x" * 3000}
@@ -351,11 +352,12 @@ def test_earlier_steps_of_a_completed_run_are_deleted_later(monkeypatch: pytest.
     looping().execute({"n": 0}, run_id="old")
     looping(preserve=True).execute({"n": 0}, run_id="preserved")
     assert store.head("old").snapshot > 1
+    client_for(store).upkeep.finish()
     assert store.read("old", first=1).first == 1
     monkeypatch.setattr(step_retention, "PRUNE_GRACE", -1.0)
     monkeypatch.setattr(step_retention, "PRUNE_INTERVAL", 0.0)
     runs = step_retention.CompletedRuns(store)
-    runs._prune_all()
+    runs._prune_all(store.clock())
     assert store.read("old", first=1).first == store.head("old").snapshot
     assert store.read("preserved", first=1).first == 1
     assert looping().state_at("old")["n"] == 40

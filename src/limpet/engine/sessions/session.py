@@ -232,12 +232,13 @@ class Session:
         client = self.compiled.client
         if self.held is not None and client is not None:
             client.stop_renewing(self.held)
+            store_time = self.held.now()
             self.held = None
             if self.compiled.cleanup is not None:
                 self.compiled.cleanup.start_if_due(client)
             is_result_all = self.writer is None or self.writer.newest_snapshot <= 1
             if commit.status == COMPLETED and not (commit.purge or self.compiled.preserve or is_result_all):
-                prune_completed(client)
+                prune_completed(client, store_time)
             if commit.purge and not client.store.abilities.keeps_results:
                 self._report_undeleted(client.store)
         checkpointer = self.compiled.checkpointer

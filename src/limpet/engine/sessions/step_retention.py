@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 from threading import Lock
-from time import monotonic, time
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -98,18 +98,18 @@ class CompletedRuns:
         self._done_until = 0.0
         """The runs that completed before this time were looked at, by this process or another one."""
 
-    def prune_if_due(self, upkeep: JobQueue) -> None:
+    def prune_if_due(self, upkeep: JobQueue, store_time: float) -> None:
         """Have the earlier steps of completed runs deleted, unless that was done a short while ago."""
         with self._lock:
             now = monotonic()
             if now < self._next:
                 return
             self._next = now + PRUNE_INTERVAL
-        upkeep.do(self._prune_all)
+        upkeep.do(lambda: self._prune_all(store_time))
 
-    def _prune_all(self) -> None:
+    def _prune_all(self, store_time: float) -> None:
         try:
-            self._prune_before(time() - PRUNE_GRACE)
+            self._prune_before(store_time - PRUNE_GRACE)
         except Exception:
             import logging
 
@@ -124,7 +124,6 @@ class CompletedRuns:
         if noted is not None:
             since = max(since, float(decode(noted.body)))
             version = noted.version
-        # Times by the store's clock, as far as runs were found: this machine's may be ahead.
         newest = since
         which = RunFilter(statuses=(COMPLETED,), updated_since=since, updated_before=until)
         for head in list_in_pages(self._store, which):
@@ -148,12 +147,15 @@ class CompletedRuns:
 _completed_runs: WeakKeyDictionary[LeaseClient, CompletedRuns] = WeakKeyDictionary()
 
 
-def prune_completed(client: LeaseClient) -> None:
-    """Have the earlier steps of completed runs deleted in the background: see `CompletedRuns`."""
+def prune_completed(client: LeaseClient, store_time: float) -> None:
+    """Have the earlier steps of completed runs deleted in the background: see `CompletedRuns`.
+
+    `store_time` is the time by the store's clock, by which runs complete: this machine's may be far ahead.
+    """
     runs = _completed_runs.get(client)
     if runs is None:
         runs = _completed_runs.setdefault(client, CompletedRuns(client.store))
-    runs.prune_if_due(client.upkeep)
+    runs.prune_if_due(client.upkeep, store_time)
 
 
 class StepRetention:
