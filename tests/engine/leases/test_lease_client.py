@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -21,9 +22,11 @@ from limpet import (
     ExecutionError,
     MemoryStore,
     RunCancelled,
+    RunPaused,
     StateGraph,
     StoreUnavailable,
     UsageError,
+    pause,
 )
 from limpet.engine.leases import lease_client
 from limpet.engine.leases.held_lease import HeldLease
@@ -616,3 +619,37 @@ def test_two_objects_for_one_store_do_not_take_a_run_from_each_other(tmp_path: P
         client_for(two, 60.0).claim("r")
     client_for(one, 60.0).release(held)
     assert client_for(two, 60.0).claim("r").lease.fence == 2
+
+
+@pytest.mark.parametrize("call", ["answer", "cancel", "retry", "rollback", "export", "prune"])
+def test_an_interrupt_before_a_run_is_used_leaves_no_lease(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H2: Ctrl-C just after a call has claimed the run; its traceback is kept, as a REPL does."""
+    store = MemoryStore()
+    graph = chain(lambda state: {"n": 1}, lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    handle = graph.get("r")
+    if call == "retry":
+        handle.cancel()
+    if call == "export":
+        handle.answer("yes")
+    calls: dict[str, Callable[[], Any]] = {
+        "answer": lambda: handle.answer("yes"),
+        "cancel": handle.cancel,
+        "retry": handle.retry,
+        "rollback": lambda: handle.rollback(0),
+        "export": lambda: handle.export(tmp_path / "r.run"),
+        "prune": lambda: graph.prune_checkpoints("r", 1),
+    }
+
+    def interrupt(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lease_client.HeldRun, "__init__", interrupt)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            calls[call]()
+    assert (store.head("r").holder, kept.type) == (None, KeyboardInterrupt)
+    calls[call]()

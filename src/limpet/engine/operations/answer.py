@@ -9,6 +9,7 @@ from typing import Any
 
 from limpet.durations import patience_of
 from limpet.engine.leases.inbox_checks import take_in_all
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput
@@ -25,6 +26,7 @@ from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
 
+@releases_if_interrupted
 def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None = None) -> None:
     """Store answers to a run's questions. Needs no plan.
 

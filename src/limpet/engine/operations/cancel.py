@@ -7,6 +7,7 @@ from time import time
 from typing import Final
 
 from limpet.engine.leases.inbox_checks import take_in_all
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process
 from limpet.engine.loop.run_lifecycle import CANCEL, next_status
 from limpet.engine.sessions.compiled_graph import check_own
@@ -22,6 +23,7 @@ CANCELLED_ALREADY: Final = "it is cancelled already"
 """Why there was nothing to do."""
 
 
+@releases_if_interrupted
 def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
     """Stop a run before its next node: a run of this plan's graph, if one is given. False if it is cancelled already.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.start import check_id
@@ -18,6 +19,7 @@ from limpet.journal.writer import summary
 from limpet.stores.atomic_files import explain, replace_file
 
 
+@releases_if_interrupted
 def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
     """Write a run to a file, whole or not at all. Raises `Conflict` while another process advances the run."""
     target = Path(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time
 from typing import Any
 
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.loop.run_lifecycle import ROLLBACK, next_status
 from limpet.engine.sessions.start import check_id, new_run
@@ -44,6 +45,7 @@ def _without_run(state: Any) -> Any:
     return plain
 
 
+@releases_if_interrupted
 def _replace(client: LeaseClient, progress: Progress) -> None:
     """Set a stored run to this state, after its node."""
     with client.holding(progress.run_id) as held:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient
 from limpet.engine.operations.workflow_checkpoints import of_layers
 from limpet.errors import Conflict, UsageError
@@ -24,6 +25,7 @@ from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import Commit, Tail
 
 
+@releases_if_interrupted
 def prune_checkpoints(client: LeaseClient, run_id: str, keep: int) -> int:
     """Delete all but the newest `keep` checkpoints of a run; return how many were deleted.
 

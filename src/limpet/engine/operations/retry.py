@@ -7,6 +7,7 @@ from time import time
 from typing import Any
 
 from limpet.engine.leases.inbox_checks import take_in_all
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import RESUME, next_status
 from limpet.engine.node_context.questions import check_update
@@ -22,6 +23,7 @@ from limpet.journal.waits import RESUME as RESUMED
 from limpet.journal.writer import JournalWriter, summary
 
 
+@releases_if_interrupted
 def retry(
     client: LeaseClient,
     run_id: str,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import time
 
 from limpet.engine.following.run_events import ROLLED_BACK
+from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.loop.run_lifecycle import ROLLBACK, next_status
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
@@ -17,6 +18,7 @@ from limpet.journal.verify import salvaged_tail
 from limpet.journal.writer import JournalWriter, summary
 
 
+@releases_if_interrupted
 def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
     """Set a run back to where it was after `step`, pause it there, and return its state. The history stays."""
     client = compiled.need_client("rollback")
