@@ -91,6 +91,7 @@ class GraphMethods(ABC, Generic[S]):
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
         `checkpoint_path` of an event, the path of a checkpoint file, or the id of a run, for its newest checkpoint.
         Without an answer, a run that waits for one reports its pause again. `input_state` is another name of `input`.
+        Nodes read `config` with `ctx.config`; lists of runs can be filtered by `tags`.
 
         A `run_id` means one run for as long as the run is kept. If it exists, and was started by this graph with an
         equal input under this id, it is the run that is meant: if it is complete, its result is reported; if it is
@@ -166,9 +167,9 @@ class GraphMethods(ABC, Generic[S]):
     ) -> S:
         """Run to the end and return the final State, which has the `run_id`.
 
-        With a `run_id`, the same call again means the same run, for as long as the run is kept: see `invoke`. Raises
-        `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer or an approval,
-        `RunCancelled`, `RunExists`, and `Conflict` when another process took over the run.
+        What it takes is as for `invoke`. With a `run_id`, the same call again means the same run, for as long as the
+        run is kept. Raises `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer
+        or an approval, `RunCancelled`, `RunExists`, and `Conflict` when another process took over the run.
         """
         given = _or_nothing(_one_input(input, input_state))
         return self.invoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists).result()
@@ -202,10 +203,10 @@ class GraphMethods(ABC, Generic[S]):
         """Resume a stored run and run it to its end; finished nodes don't run again.
 
         `value` (or `response`) answers the open question of a paused run. If the run asks nothing, `value` is a dict
-        that is merged into the state. `answers` are by question id, `update` is always for the state. `wait` is how
-        many seconds to wait for another process that holds the run. Raises what `execute` does, and `RunNotFound`,
-        `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict` naming the holder. A cancelled run is
-        resumed without an answer, and asks again.
+        that is merged into the state. `answers` are by question id, `update` is always for the state, and `config` is
+        merged over the stored one. `wait` is how many seconds to wait for another process that holds the run. Raises
+        what `execute` does, and `RunNotFound`, `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict`
+        naming the holder. A cancelled run is resumed without an answer, and asks again.
         """
         given = ResumeInput.with_response(value, response, answers, update, config)
         run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
@@ -241,11 +242,12 @@ class GraphMethods(ABC, Generic[S]):
     ) -> RunHandle[S]:
         """Create a run in the store and return its handle; any supervisor of the store executes it.
 
-        `run_id` is an idempotency key: two starts with the same id and input are one run, the first, for as long as
-        the run is kept. An existing run isn't changed: its tags, config and priority stay those of the first start.
-        Runs of a higher `priority` come first; `delay` is how long to wait before the run begins. Its result is kept
-        until it is deleted or expires. Raises `UsageError` without a store, and `RunExists` if the run is of another
-        graph or was started with another input, or, with `if_exists="error"`, if it exists.
+        The input, `config` and `tags` are as for `invoke`. `run_id` is an idempotency key: two starts with the same
+        id and input are one run, the first, for as long as the run is kept. An existing run isn't changed: its tags,
+        config and priority stay those of the first start. Runs of a higher `priority` come first; `delay` is how long
+        to wait before the run begins. Its result is kept until it is deleted or expires. Raises `UsageError` without
+        a store, and `RunExists` if the run is of another graph or was started with another input, or, with
+        `if_exists="error"`, if it exists.
         """
         from limpet.handle import RunHandle
 
@@ -283,7 +285,7 @@ class GraphMethods(ABC, Generic[S]):
         """Resume all runs of this graph that no process is executing, each to its next stop; return their ids.
 
         These are the runs that are queued, whose process crashed, or whose sleep or deadline is over. This looks for
-        them once; `supervise` does so all the time.
+        them once; `supervise` does so all the time. At most `concurrency` run at once, and `max_crashes` is as there.
         """
         from limpet.engine.supervisor.catalog import GraphCatalog
         from limpet.engine.supervisor.options import SupervisorOptions
@@ -306,7 +308,8 @@ class GraphMethods(ABC, Generic[S]):
     ) -> RunList:
         """The runs of this graph in the store, newest first. `Runs(store).list()` has those of all graphs.
 
-        It takes the same filters: `since`, `before`, `created_since`, `created_before`, `error`, `node` and `text`.
+        It takes the same: `status`, `tag`, `limit`, `after`, and the filters `since`, `before`, `created_since`,
+        `created_before`, `error`, `node` and `text`.
         """
         runs = self._runs("runs")
         return runs.list(status, self.compiled().plan.name, tag, limit, after=after, **more)
@@ -339,12 +342,14 @@ class GraphMethods(ABC, Generic[S]):
         answers: Mapping[str, Any] | None = None,
         wait: float | None = None,
     ) -> None:
-        """Answer what a paused run asks, and leave it to a supervisor to resume it; `resume` would resume it here.
+        """Answer what a run asks; the process that executes it, or a supervisor, continues it, and not this call.
 
-        With a checkpoint's id in place of the run's, only what was asked there is answered. The answer is durable
-        when this returns. Raises `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered,
-        `RunCancelled` for a cancelled run, which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`,
-        `Conflict`, and `UsageError` for a run that asks nothing.
+        `value` answers the open question, `answers` are by question id. With a checkpoint's id in place of the run's,
+        only what was asked there is answered. `wait` is how many seconds to wait for another process that holds the
+        run, in a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
+        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
+        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that asks
+        nothing.
         """
         from limpet.engine.sessions.checkpoint_refs import run_and_point
 
@@ -378,7 +383,8 @@ class GraphMethods(ABC, Generic[S]):
     ) -> Run[S]:
         """A new run that starts where `run_id` was after `step` (its newest, if None), with `update` merged in.
 
-        It is stored when this returns, and runs when it is iterated. The old run stays as it is.
+        It is stored when this returns, under `new_run_id` or a new id, with its own `tags`, and runs when it is
+        iterated. The old run stays as it is.
         """
         forked = self._own_run("fork", run_id).fork(run_id, step, update, new_run_id=new_run_id, tags=tags)
         run: Run[S] = Run(forked, self._resuming(forked, ResumeInput(), None), self._raises_errors)

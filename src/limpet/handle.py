@@ -162,9 +162,11 @@ class RunHandle(Generic[S]):
     ) -> None:
         """Answer what the run asks; the process that executes it, or a supervisor, continues it.
 
-        `answers` are by question id. The answer is durable when this returns. Raises `AnswerRefused`,
-        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
-        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for one that asks nothing.
+        `value` answers the open question, `answers` are by question id. `wait` is how many seconds to wait for a
+        process that holds the run, in a store that takes no posts. The answer is durable when this returns. Raises
+        `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run,
+        which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for one
+        that asks nothing.
         """
         from limpet.engine.operations.answer import answer
 
@@ -208,8 +210,9 @@ class RunHandle(Generic[S]):
     ) -> RunHandle[S]:
         """Create a run that starts where this one was after `step` (its newest, if None), with `update` merged in.
 
-        The new run is paused: `resume` runs it. This one stays as it is. Raises `UsageError` if the graph isn't
-        known, and `DefinitionError` if it can't resume from there.
+        The new run has the id `new_run_id`, or a new one, and its own `tags`. It is paused: `resume` runs it. This
+        one stays as it is. Raises `UsageError` if the graph isn't known, and `DefinitionError` if it can't resume
+        from there.
         """
         from limpet.engine.operations.fork import fork
 

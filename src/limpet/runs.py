@@ -154,8 +154,9 @@ class Runs:
     ) -> str:
         """Create a run that starts where `run_id` was after `step` (its newest, if None), and return its id.
 
-        `update` is merged into its state. The new run is paused: `resume` runs it. The old run stays as it is.
-        Raises `UsageError` if the graph isn't known, and `DefinitionError` if it can't resume from there.
+        `update` is merged into its state. The new run has the id `new_run_id`, or a new one, and its own `tags`. It
+        is paused: `resume` runs it. The old run stays as it is. Raises `UsageError` if the graph isn't known, and
+        `DefinitionError` if it can't resume from there.
         """
         from limpet.engine.operations.fork import fork
 
@@ -248,13 +249,14 @@ class Runs:
         answers: Mapping[str, Any] | None = None,
         wait: float | None = None,
     ) -> None:
-        """Answer what a paused run asks; a supervisor of the store resumes the run.
+        """Answer what a run asks; the process that executes it, or a supervisor of the store, continues it.
 
-        `answers` are by question id. With a checkpoint's id in place of the run's, only what was asked there is
-        answered. `wait` is how many seconds to wait for another process that holds the run. The answer is durable
-        when this returns. Raises `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered,
-        `RunCancelled` for a cancelled run, which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`,
-        `Conflict`, and `UsageError` for a run that asks nothing.
+        `value` answers the open question, `answers` are by question id. With a checkpoint's id in place of the run's,
+        only what was asked there is answered. `wait` is how many seconds to wait for a process that holds the run, in
+        a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
+        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
+        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that asks
+        nothing.
         """
         from limpet.engine.operations.answer import answer
 
