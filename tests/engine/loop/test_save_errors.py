@@ -306,7 +306,7 @@ def test_a_run_that_waits_for_its_store_waits_for_its_posts_too(
     store = UnreadableInbox()
 
     def first(state: Any) -> dict[str, Any]:
-        post = answer_post("r", "nobody:1:1", "yes", 0.0)
+        post = answer_post("r", "other:1:1", "yes", 0.0)
         assert store.post("r", post.key, post.body)
         return {"first": True}
 
