@@ -150,7 +150,7 @@ def test_a_worker_that_works_once_releases_its_runs_when_it_is_interrupted(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
-def test_a_command_whose_output_is_full_or_closed_says_so_and_its_run_goes_on(
+def test_a_command_whose_output_is_full_or_closed_says_so_and_its_run_continues(
     start: Start, tmp_path: Path
 ) -> None:
     """H6: a result that can't be written is a failure, without a traceback; what happens meanwhile is left out."""

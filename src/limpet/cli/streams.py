@@ -1,7 +1,7 @@
 """Standard output and standard error, where they are closed, full, or a pipe whose reader has gone.
 
 Standard output has results: a command that can't write them fails. Standard error has what happens meanwhile: where
-it can't be written to, it is left out, and the command goes on. A run is never stopped by what is shown of it.
+it can't be written to, it is left out, and the command continues. A run is never stopped by what is shown of it.
 """
 
 from __future__ import annotations

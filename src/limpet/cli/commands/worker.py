@@ -128,7 +128,7 @@ class _Display:
         except (BrokenPipeError, CannotWrite):
             self._is_open = False
             logging.getLogger("limpet.worker").warning(
-                "standard output can't be written to: the worker goes on without showing what it does"
+                "standard output can't be written to: the worker continues without showing what it does"
             )
 
 
