@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -239,6 +240,10 @@ def test_a_workflow_is_run_too(limpet: Command) -> None:
         ("nope:graph", "can't import 'nope'"),
         ("flows:grph", "did you mean 'graph'?"),
         ("flows:not_a_graph", "isn't a graph"),
+        ("flows:long", "flows:long: a str isn't a graph"),
+        ("flows.py", "'flows.py' doesn't say which graph: give flows.py:graph, flows.py:busy, "),
+        ("nothing.py", "'nothing.py' has no graph: give file.py:attribute"),
+        ("nope.py", "the file nope.py doesn't exist"),
         ("flows", "give file.yaml, file.py:attribute or module:attribute"),
         ("nope.py:graph", "the file nope.py doesn't exist"),
         ("broken.py:graph", "ZeroDivisionError"),
@@ -247,7 +252,10 @@ def test_a_workflow_is_run_too(limpet: Command) -> None:
 )
 def test_a_graph_that_isnt_there_is_wrong_use(limpet: Command, here: Path, target: str, said: str) -> None:
     (here / "broken.py").write_text("1 / 0")
+    (here / "nothing.py").touch()
+    (here / "flows.py").write_text(f"{FLOWS}\nlong = 'x' * 1000\n")
     done = limpet("run", target)
+    sys.modules.pop("nothing", None)
     assert done.code == 2
     assert said in done.err
 

@@ -110,6 +110,8 @@ def test_the_exit_code_says_that_a_store_is_missing_or_unusable(limpet: Command,
         done = limpet("store", *words)
         assert (done.code, "no store named" in done.err) == (2, True)
         assert limpet("store", *words, "--store", "sqlite:///no/such/place/a.db").code == 6
+        done = limpet("store", *words, "--store", f"sqlite:///{'x' * 300}.db")
+        assert (done.code, "File name too long; let this user" in done.err) == (6, True)
         done = limpet("store", *words, "--store", "sqlite:///text.db", "--json")
         assert (done.code, done.data["error"]["code"]) == (6, "store-unavailable")
     assert not (here / "limpet.db").exists()

@@ -17,6 +17,7 @@ from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from time import time
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -46,6 +47,9 @@ NAME_GRAPHS_FOR_ALL_COMMANDS = (
 TABLE = "[tool.limpet] in pyproject.toml"
 SETTINGS = ("store", "graphs")
 """What that table may have."""
+
+MAX_LISTED_GRAPHS = 5
+"""How many graphs of a file a message names."""
 
 FALLBACK_FILE = "limpet.db"
 """The SQLite file in the working directory that is used where no store is named."""
@@ -118,7 +122,7 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
         if client is not None and client.store.abilities.shared:
             _check_exists(getattr(client.store, "path", None), "the graph's store", must_exist)
             return client.store
-    if Path(FALLBACK_FILE).exists() or (graph is not None and not must_exist):
+    if os.path.exists(FALLBACK_FILE) or (graph is not None and not must_exist):
         return open_store(f"sqlite:///{FALLBACK_FILE}")
     raise UsageError(
         'no store named: pass --store sqlite:///runs.db, set LIMPET_STORE, or write store = "…" under '
@@ -201,16 +205,9 @@ def load_target(target: str) -> Graph:
         _add_to_path(Path.cwd())
         _add_to_path(Path(target).parent)
         return cast(Graph, load(target))
-    path, _, attribute = target.rpartition(":")
-    if not path or not attribute:
-        raise DefinitionError(
-            f"{target!r} doesn't name a graph: give file.yaml, file.py:attribute or module:attribute"
-        )
     _add_to_path(Path.cwd())
     try:
-        if path.endswith(".py"):
-            return cast(Graph, _graph_in_file(Path(path), attribute))
-        return cast(Graph, find_graph(target))
+        return _graph_in_code(target)
     except LimpetError:
         raise
     except (Exception, SystemExit) as problem:  # code that isn't meant to be imported may end the process
@@ -283,7 +280,7 @@ def _settings() -> dict[str, Any]:
     here = Path.cwd()
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
-        if path.is_file():
+        if os.path.isfile(path):
             try:
                 found = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("limpet", {})
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
@@ -335,19 +332,45 @@ def _add_to_path(folder: Path) -> None:
         sys.path.insert(0, path)
 
 
-def _graph_in_file(path: Path, attribute: str) -> Any:
-    if not path.is_file():
+def _graph_in_code(target: str) -> Graph:
+    path, _, attribute = target.rpartition(":")
+    if not attribute and target.endswith(".py:"):
+        target = path
+    if target.endswith(".py"):
+        raise _no_attribute(target)
+    if not path or not attribute:
+        raise DefinitionError(
+            f"{target!r} doesn't name a graph: give file.yaml, file.py:attribute or module:attribute"
+        )
+    if path.endswith(".py"):
+        target = f"{_module_in_file(Path(path)).__name__}:{attribute}"
+    return cast(Graph, find_graph(target))
+
+
+def _no_attribute(file: str) -> DefinitionError:
+    """What to write for one of the graphs in a file, where none was named."""
+    found = vars(_module_in_file(Path(file)))
+    graphs = [f"{file}:{name}" for name, value in found.items() if isinstance(value, GraphMethods)]
+    if not graphs:
+        return DefinitionError(f"{file!r} has no graph: give file.py:attribute, where the attribute is one")
+    listed = ", ".join(graphs[:MAX_LISTED_GRAPHS])
+    return DefinitionError(f"{file!r} doesn't say which graph: give {listed}")
+
+
+def _module_in_file(path: Path) -> ModuleType:
+    if not os.path.isfile(path):
         raise DefinitionError(f"the file {path} doesn't exist")
     _add_to_path(path.parent)
     name = path.stem
-    if name not in sys.modules:
-        spec = spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise DefinitionError(f"{path} isn't a Python file")
-        module = sys.modules[name] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return find_graph(f"{name}:{attribute}")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise DefinitionError(f"{path} isn't a Python file")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from limpet import Question, Run, RunInfo, Runs
@@ -200,7 +200,7 @@ def _target_and_input(args: Namespace) -> tuple[str, list[str]]:
 
 def _checkpoint(typed: str | None, store: Store) -> str | None:
     """A checkpoint as it was typed: a file, or `run@step` with the whole id of the run."""
-    if typed is None or Path(typed).exists():
+    if typed is None or os.path.exists(typed):
         return typed
     run_id, at, step = typed.rpartition("@")
     return f"{whole_id(store, run_id, any_prefix=True)}@{step}" if at else typed

@@ -5,8 +5,8 @@ None of these runs a node. Only `fork` and `rollback` need the code of the run's
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
-from pathlib import Path
 
 from limpet import Runs
 from limpet.cli.commands.run import read_changes
@@ -49,7 +49,7 @@ def export(args: Namespace, output: Output) -> int:
 
 def import_(args: Namespace, output: Output) -> int:
     """Put an exported run into the store."""
-    if not Path(args.file).exists():  # before a store is made for it
+    if not os.path.exists(args.file):  # before a store is made for it
         raise UsageError(f"there is no file {args.file!r} to import")
     runs = find_runs(args, must_exist=False)
     run_id = runs.import_(args.file, args.id)

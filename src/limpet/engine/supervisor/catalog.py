@@ -24,6 +24,10 @@ Reference = Graph | str
 """A graph, or where to find one: `"package.module:attribute"`."""
 
 
+MAX_SHOWN = 200
+"""How long the text of a value is at most that a message shows."""
+
+
 class GraphCatalog:
     """The graphs whose runs a supervisor resumes, by name. A reference is imported when its graph is first needed."""
 
@@ -107,5 +111,8 @@ def register_graph(graph: Reference, name: str | None = None) -> str:
 
 def _checked(found: object, where: str) -> Graph:
     if isinstance(found, type) or not callable(getattr(found, "compiled", None)):
-        raise DefinitionError(f"{where}: {found!r} isn't a graph: give a StateGraph or a Workflow")
+        shown = repr(found)
+        if len(shown) > MAX_SHOWN:
+            shown = f"a {type(found).__name__}"
+        raise DefinitionError(f"{where}: {shown} isn't a graph: give a StateGraph or a Workflow")
     return found  # type: ignore[return-value]  # it has what the protocol asks for

@@ -48,10 +48,14 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     if not text or Path(text).name == ":memory:":
         raise UsageError(f'{text!r} is not a file: for a store in memory use "memory" (or MemoryStore())')
     found = Path(text).resolve()
-    if not found.parent.is_dir():
-        raise StoreUnavailable(f"can't open {found}: create the directory {found.parent} first")
-    if found.is_dir():
-        raise StoreUnavailable(f"can't open {found}: it is a directory; name a file in it")
+    try:
+        if not found.parent.is_dir():
+            raise StoreUnavailable(f"can't open {found}: create the directory {found.parent} first")
+        if found.is_dir():
+            raise StoreUnavailable(f"can't open {found}: it is a directory; name a file in it")
+    except OSError as problem:  # a directory that this user may not search, or a name that is too long
+        reason = f"{problem.strerror}; let this user read and write in its directory, or use another path"
+        raise StoreUnavailable(f"can't open {found}: {reason}") from problem
     return found
 
 
