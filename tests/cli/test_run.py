@@ -201,6 +201,8 @@ def test_an_answer_to_nothing_is_refused(limpet: Command, words: list[str], code
         limpet("run", "flows:graph", "-i", "topic=kelp", "--id", run_id)
     limpet("runs", "cancel", "stopped")
     assert limpet("runs", "show", "stopped", "--json").data["questions"] == []
+    again = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "stopped")
+    assert "limpet resume stopped" in again.err
     done = limpet("answer", *words)
     assert done.code == code
     assert said in done.err

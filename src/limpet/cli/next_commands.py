@@ -71,7 +71,7 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
         return NextCommand("List the runs with:", command_line("runs list", args))
     if isinstance(problem, WrongGraph):
         return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
-    if isinstance(problem, RunCancelled) and problem.next_operation == "retry":
+    if isinstance(problem, RunCancelled) and hasattr(args, "answer"):
         return NextCommand(HAND_BACK, command_line("runs retry", args, problem.run_id or "RUN"))
     run_id = getattr(problem, "run_id", None) or getattr(args, "run", None) or "RUN"
     operation = problem.next_operation
