@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from limpet.journal.store import RunFilter
+from limpet.journal.run_filter import RunFilter
 from support.workers import Fleet
 
 only_sqlite = pytest.mark.parametrize("workers", ["sqlite"], indirect=True)

@@ -9,7 +9,8 @@ from typing import Any
 from limpet import MemoryStore, State, StateGraph, supervise
 from limpet.engine.supervisor.suspects import Suspects
 from limpet.journal.reader import read_progress
-from limpet.journal.store import RunFilter, RunHead
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RunHead
 from support.waiting import until
 
 
