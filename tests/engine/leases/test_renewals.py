@@ -11,7 +11,7 @@ import pytest
 
 from limpet import MemoryStore
 from limpet.engine.leases import held_lease
-from limpet.engine.leases.lease_client import client_for, release_unused
+from limpet.engine.leases.lease_client import LeaseClient, client_for, release_unused
 from limpet.journal.store import Lease, NewRun
 from support.graphs import SOON, loop
 from support.waiting import until
@@ -66,13 +66,13 @@ def test_the_leases_of_many_stores_are_renewed_by_few_threads(stores: list[Notin
 class Leases:
     """What has leases to be renewed, for as long as a test says so."""
 
-    ttl = 30.0
+    interval = LeaseClient(MemoryStore(), ttl=30.0).interval
     is_held = True
 
     def has_leases(self) -> bool:
         return self.is_held
 
-    def try_to_renew(self) -> None: ...
+    def do_regularly(self) -> None: ...
 
 
 def test_leases_are_renewed_three_times_in_their_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,38 +149,38 @@ class HeldLease:
         return self._claimed_at >= time
 
 
-class Renewable(Protocol):
-    """What has leases to be renewed."""
+class LeaseWork(Protocol):
+    """What is done at intervals for as long as there are leases: renewing them, and looking at what was posted."""
 
-    ttl: float
+    interval: float
 
     def has_leases(self) -> bool:
-        """Whether there is anything to renew."""
+        """Whether there is anything to do."""
         ...
 
-    def try_to_renew(self) -> None:
-        """Renew all its leases; a failure is logged."""
+    def do_regularly(self) -> None:
+        """Do it, unless the last time isn't over. It raises nothing: if it fails, the next time will do."""
         ...
 
 
 class Renewals:
-    """The times at which leases are to be renewed."""
+    """The times at which leases are renewed, and what was posted is looked at."""
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """Start with nothing to renew: at first, and in a forked child."""
+        """Start with nothing to do: at first, and in a forked child."""
         self._changed = Monitor()
-        self._due: dict[Renewable, float] = {}
-        self._backlog: deque[Renewable] = deque()
+        self._due: dict[LeaseWork, float] = {}
+        self._backlog: deque[LeaseWork] = deque()
         self._is_watching = False
 
-    def watch(self, client: Renewable) -> None:
-        """Renew the leases of a client from now on, for as long as it has any."""
+    def watch(self, work: LeaseWork) -> None:
+        """Have this done from now on, for as long as it has leases."""
         with self._changed.lock:
-            if client not in self._due:
-                self._due[client] = monotonic() + client.ttl / RENEWALS_PER_LEASE
+            if work not in self._due:
+                self._due[work] = monotonic() + work.interval
                 self._changed.notify()
             # The thread sets this itself, so it is never true without one. Of two that are started, one ends at once.
             if not self._is_watching:
@@ -201,42 +201,42 @@ class Renewals:
                 elif now >= idle_since + IDLE_LIMIT:
                     self._is_watching = False
                     return
-            self._renew_backlog()
+            self._work_off_backlog()
             self._wait_until(min(self._next_time(), idle_since + IDLE_LIMIT))
 
     def _wait_until(self, time: float) -> None:
         """Wait until this time, or until something is due earlier."""
         self._changed.wait_for(lambda: self._next_time() < time, time - monotonic())
 
-    def _due_now(self, now: float) -> list[Renewable]:
-        """The clients whose leases are to be renewed now. Their next time is set."""
-        found = [client for client, time in list(self._due.items()) if time <= now]
-        for client in found:
-            if client.has_leases():
-                self._due[client] = now + client.ttl / RENEWALS_PER_LEASE
+    def _due_now(self, now: float) -> list[LeaseWork]:
+        """What is to be done now. Its next time is set."""
+        found = [work for work, time in list(self._due.items()) if time <= now]
+        for work in found:
+            if work.has_leases():
+                self._due[work] = now + work.interval
             else:
-                del self._due[client]
-        return [client for client in found if client in self._due]
+                del self._due[work]
+        return [work for work in found if work in self._due]
 
     def _next_time(self) -> float:
         return min(list(self._due.values()), default=float("inf"))
 
-    def _renew_backlog(self) -> None:
-        """Have workers renew what is due. If one waits for its store, another one takes the rest."""
+    def _work_off_backlog(self) -> None:
+        """Have workers do what is due. If one waits for its store, another one takes the rest."""
         left = 0
         while self._backlog:
             if len(self._backlog) >= left:
-                workers.do(self._renew_next)
+                workers.do(self._do_next)
             left = len(self._backlog)
             sleep(BACKLOG_CHECK_INTERVAL)
 
-    def _renew_next(self) -> None:
+    def _do_next(self) -> None:
         while self._backlog:
             try:
-                client = self._backlog.popleft()
+                work = self._backlog.popleft()
             except IndexError:  # another worker has taken the last one
                 return
-            client.try_to_renew()
+            work.do_regularly()
 
 
 renewals = Renewals()

@@ -13,7 +13,7 @@ from time import sleep, time
 from typing import TYPE_CHECKING
 from weakref import ref
 
-from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease
+from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.loop.driver_commands import PostsArrived
 from limpet.engine.loop.run_context import Clocks
 from limpet.engine.loop.taking_in import record_posts
@@ -101,7 +101,7 @@ def notice_posts(store: Store, held: HeldLease, newest: int | None = None) -> No
 class InboxChecks:
     """Looks now and then whether anything was posted to the runs that are under way here: see `Renewals`."""
 
-    ttl = CHECK_INTERVAL * RENEWALS_PER_LEASE
+    interval = CHECK_INTERVAL
 
     def __init__(self, client: LeaseClient) -> None:
         self._client = ref(client)
@@ -112,7 +112,7 @@ class InboxChecks:
         client = self._client()
         return client is not None and client.has_leases()
 
-    def try_to_renew(self) -> None:
+    def do_regularly(self) -> None:
         """Look, unless the last look still waits for the store. If it fails, the next one will do."""
         client = self._client()
         if client is None or self._lock.locked():

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from limpet.defaults import LEASE
 from limpet.engine.leases.group_commit import GroupCommit
-from limpet.engine.leases.held_lease import HeldLease, renewals
+from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, renewals
 from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound, StoreError
@@ -119,6 +119,7 @@ class LeaseClient:
     def __init__(self, store: Store, ttl: float = LEASE) -> None:
         self.store = store
         self.ttl = ttl
+        self.interval = ttl / RENEWALS_PER_LEASE
         self.clock: Callable[[], float] | None = getattr(store, "clock", None)
         self.clock_wait: Callable[[float, threading.Event], object] | None = getattr(self.clock, "wait", None)
         """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
@@ -274,7 +275,7 @@ class LeaseClient:
         """Whether there is anything to renew."""
         return bool(self.leases_in_use())
 
-    def try_to_renew(self) -> None:
+    def do_regularly(self) -> None:
         """`renew`, unless the last renewal still waits for the store. If it fails, the next one will do."""
         if self._renewal_lock.locked():
             return
