@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
+from contextlib import contextmanager
 from time import monotonic
 
 from limpet.engine.following.cursor import EventCursor
@@ -191,22 +192,17 @@ def wait_for_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead |
     head = client.head(run_id)
     if head.status != RUNNING:
         return head
-    member = Member()
-    watcher = watcher_for(client.store)
-    run = watcher.join(run_id, frozenset(), member)
-    try:
+    with _watched(client, run_id) as run:
         while True:
             seen = run.version
-            if run.head is not None and run.head.status != RUNNING:
-                stopped = _stopped_head(client, run)  # what the watcher saw may be older than this wait
+            if run.seems_stopped:
+                stopped = _stopped_head(client, run)
                 if stopped is not None:
                     return stopped
             remaining = deadline - monotonic()
             if remaining <= 0:
                 return None
             run.wait(seen, remaining)
-    finally:
-        watcher.leave(run, member)
 
 
 async def await_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead | None:
@@ -217,13 +213,10 @@ async def await_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHea
     head = await to_thread(client.head, run_id)
     if head.status != RUNNING:
         return head
-    member = Member()
-    watcher = watcher_for(client.store)
-    run = watcher.join(run_id, frozenset(), member)
-    try:
+    with _watched(client, run_id) as run:
         while True:
             seen = run.version
-            if run.head is not None and run.head.status != RUNNING:
+            if run.seems_stopped:
                 stopped = await to_thread(_stopped_head, client, run)
                 if stopped is not None:
                     return stopped
@@ -231,12 +224,25 @@ async def await_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHea
             if remaining <= 0:
                 return None
             await run.await_change(seen, remaining)
+
+
+@contextmanager
+def _watched(client: LeaseClient, run_id: str) -> Iterator[FollowedRun]:
+    """A run that the watcher looks at for the length of a `with` block."""
+    member = Member()
+    watcher = watcher_for(client.store)
+    run = watcher.join(run_id, frozenset(), member)
+    try:
+        yield run
     finally:
         watcher.leave(run, member)
 
 
 def _stopped_head(client: LeaseClient, run: FollowedRun) -> RunHead | None:
-    """The head of a run that has stopped; None if it hasn't, or if the store is unavailable for a while."""
+    """The head of a run that has stopped; None if it hasn't, or if the store is unavailable for a while.
+
+    The store is asked again, as what the watcher saw may be older than the wait.
+    """
     try:
         head = client.head(run.run_id)
     except StoreUnavailable as problem:
