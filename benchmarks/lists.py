@@ -91,7 +91,8 @@ def new_run(number: int, chance: random.Random) -> NewRun:
         error = chance.choices(("KeyError", "ValueError", "RunQuarantined"), (20, 79, 1))[0]
     if status == RUNNING and kind == "retrying":
         error = "TimeoutError"
-    summary: dict[str, Any] = {"step": 3, "node": "n1", "reason": None, "error": None, "questions": []}
+    node = "rare" if number % 10_000 == 3 else f"n{number % 7}"
+    summary: dict[str, Any] = {"step": 3, "node": node, "reason": None, "error": None, "questions": []}
     if error:
         summary["error"] = {"type": error, "message": f"message {number % 10}", "traceback": "x" * 500}
     due = {"queued": 0.0, "held": 0.0, "sleeping": 4e9, "retrying": 4e9}.get(kind)
@@ -105,11 +106,7 @@ def new_run(number: int, chance: random.Random) -> NewRun:
         tags=("common", *(["rare"] if number % 10_000 == 5 else [])) if number % 2 else (),
         note=encode(summary),
         due=due if status == RUNNING else None,
-        labels=Labels(
-            "rare" if number % 10_000 == 3 else f"n{number % 7}",
-            error,
-            "message" if status == RUNNING and kind == "waiting" else "",
-        ),
+        labels=Labels(node, error, "message" if status == RUNNING and kind == "waiting" else ""),
     )
 
 
