@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -24,6 +27,7 @@ from limpet import (
     UsageError,
     Workflow,
     pause,
+    register_type,
 )
 from limpet.engine.leases.lease_client import client_for
 from support.graphs import Via, chain
@@ -508,6 +512,78 @@ def test_sets_and_defaults_do_not_make_another_input(tmp_path: Any) -> None:
     backward = input_digest(plan, StartRequest({"names": set(names)}, None, "r"))
     assert forward == backward
     assert forward != input_digest(plan, StartRequest({"names": frozenset(names)}, None, "r"))
+
+
+DIGESTS = """
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from limpet import StateGraph, register_type
+from limpet.engine.sessions.start import StartRequest, input_digest
+
+@register_type(name="Order")
+@dataclass(frozen=True)
+class Order:
+    tags: Any
+
+@register_type(name="Pair")
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+names = {"red", "green", "blue", "violet", "white"}
+frozen = frozenset(names)
+keyed = {name: number for number, name in enumerate(sorted(names))}
+other_order = {name: keyed[name] for name in names}
+inputs = [
+    names,
+    Order(names),
+    [Order({"deep": (Order([names]),)})],
+    Pair(names, {frozen}),
+    {frozen, frozenset({frozen})},
+    {frozen: 1, ("a", frozen): 2},
+    {(1, frozen), (2, frozen)},
+    {Order(frozen), Order(frozenset({Order(frozen)}))},
+    other_order,
+    Order(other_order),
+    OrderedDict(other_order),
+]
+graph = StateGraph(name="g").add_node("a", run=dict).set_entry_point("a").set_finish_point("a")
+plan = graph.compiled().plan
+print([input_digest(plan, StartRequest({"v": each}, None, "r")) for each in inputs])
+"""
+
+
+def test_an_input_has_the_same_digest_in_every_process() -> None:
+    """H10: sets have another order in each, also within sets, keys, tuples and values of registered classes."""
+    found = []
+    for seed in ("1", "2", "3"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        run = subprocess.run([sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        found.append(run.stdout.split(","))
+    assert found[0] == found[1] == found[2]
+    assert len(set(found[0])) == len(found[0]) == 11
+
+
+def test_what_differs_inside_of_a_registered_class_is_another_input() -> None:
+    """H10: a mapping of one's own may hold more than its items."""
+
+    class Labelled(dict[str, Any]):
+        label = ""
+
+    def restore(stored: Any) -> Labelled:
+        made = Labelled(stored["items"])
+        made.label = stored["label"]
+        return made
+
+    register_type(Labelled, to=lambda value: {"items": dict(value), "label": value.label}, restore=restore)
+    graph = chain(lambda state: {}).compile(store=MemoryStore())
+    given = Labelled(n=1)
+    graph.execute({"v": given}, run_id="r")
+    given.label = "another"
+    with pytest.raises(RunExists, match="another input"):
+        graph.execute({"v": given}, run_id="r")
 
 
 def test_what_an_earlier_version_kept_is_not_pruned(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
+from operator import itemgetter
 from time import time
 from typing import Any, NamedTuple
 
@@ -17,8 +18,10 @@ from limpet.errors import RunExists, RunNotFound, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import new_id
-from limpet.journal.encoding.codec import detached_value, encode
+from limpet.journal.encoding.codec import IMMUTABLE_TYPES, detached_value, encode
 from limpet.journal.encoding.envelope import Envelope
+from limpet.journal.encoding.unknown_values import UnknownValue
+from limpet.journal.encoding.user_types import TYPES
 from limpet.journal.progress import Progress
 from limpet.journal.records import snapshot_record
 from limpet.journal.store import RUNNING, Labels, NewRun
@@ -180,7 +183,7 @@ def _new_metadata(compiled: CompiledGraph, request: StartRequest, state: Mapping
 
 
 def input_digest(plan: Plan, request: StartRequest) -> str:
-    """A digest of what a run is started with: equal for equal inputs, whatever the order of their keys.
+    """A digest of what a run is started with: equal for equal inputs, whatever the order of their keys and sets.
 
     Raises `UnstorableValue`, `UsageError`.
     """
@@ -200,17 +203,29 @@ def _given(request: StartRequest, state: Mapping[str, Any]) -> Mapping[str, Any]
 def _digest(state: Mapping[str, Any]) -> str:
     for key, value in state.items():
         encode(value, key)  # which raises with the path, if it can't be stored
-    return blake2b(encode(_without_order(state)), digest_size=16).hexdigest()
+    return blake2b(encode(_without_order(dict(state))), digest_size=16).hexdigest()
 
 
 def _without_order(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        items = [[encode(key), _without_order(each)] for key, each in value.items()]
-        return ["dict", sorted(items, key=lambda item: item[0])]
-    if type(value) in (set, frozenset):
-        return [type(value).__name__, sorted(encode(each) for each in value)]
-    if type(value) in (list, tuple):
-        return [type(value).__name__, [_without_order(each) for each in value]]
+    """A value as it is stored, with the elements of sets and the keys of dicts in one order, however deep they are.
+
+    The order of a set differs between processes, and that of a dict between callers.
+    """
+    kind = type(value)
+    if kind in IMMUTABLE_TYPES:
+        return value
+    if kind is dict:
+        items = [[encode(_without_order(key)), _without_order(each)] for key, each in value.items()]
+        return ["dict", sorted(items, key=itemgetter(0))]
+    if kind is set or kind is frozenset:
+        return [kind.__name__, sorted(encode(_without_order(each)) for each in value)]
+    if kind is list or kind is tuple:
+        return [kind.__name__, [_without_order(each) for each in value]]
+    if kind is UnknownValue:
+        return ["class", value.class_name, _without_order(value.content)]
+    stored = TYPES.of_class(kind)
+    if stored is not None:
+        return ["class", stored.name, _without_order(stored.to(value))]
     return value
 
 
