@@ -391,17 +391,14 @@ class Runs:
         progress: Callable[[Outcome], object] | None,
         filters: Filters,
     ) -> Outcomes:
-        from limpet.engine.operations.bulk import DONE, SKIPPED, Outcome, Outcomes, change_runs, chosen_runs
+        from limpet.engine.operations.bulk import Outcomes, change_one, change_runs, chosen_runs
 
         chosen = chosen_runs(self._client, run_ids, dict(filters), all_runs, limit, change.name)
+        found = change_runs(self._client, chosen, change, dry_run)
         if isinstance(run_ids, str) and not dry_run:
-            reason = change.do(run_ids) or ""
-            result = DONE
-            if reason:
-                result = SKIPPED
-            return Outcomes([Outcome(run_ids, "", "", result, reason)])
+            found = iter([change_one(change, run_ids)])
         outcomes = Outcomes()
-        for outcome in change_runs(self._client, chosen, change, dry_run):
+        for outcome in found:
             outcomes.append(outcome)
             if progress is not None:
                 progress(outcome)

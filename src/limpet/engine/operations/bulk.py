@@ -116,6 +116,15 @@ def chosen_runs(
     return Chosen(None, query, limit)
 
 
+def change_one(change: Change, run_id: str) -> Outcome:
+    """Change one run. Unlike with several, what goes wrong is raised."""
+    reason = change.do(run_id) or ""
+    result = DONE
+    if reason:
+        result = SKIPPED
+    return Outcome(run_id, "", "", result, reason)
+
+
 def change_runs(client: LeaseClient, chosen: Chosen, change: Change, dry_run: bool) -> Iterator[Outcome]:
     """Change the chosen runs, and give the outcome of each when it is known."""
     if chosen.run_ids is not None:
