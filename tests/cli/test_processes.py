@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -155,14 +156,7 @@ def test_a_command_whose_output_is_full_or_closed_says_so_and_its_run_continues(
 ) -> None:
     """H6: a result that can't be written is a failure, without a traceback; what happens meanwhile is left out."""
     (tmp_path / "hold").unlink()
-    limpet = f"{sys.executable} -m limpet"
-
-    def shell(line: str) -> subprocess.CompletedProcess[str]:
-        command = ["bash", "-c", line.replace("limpet", limpet, 1)]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60
-        )
-
+    shell = partial(in_shell, tmp_path)
     full = "error: can't write to standard output: No space left on device\n"
     ran = shell("limpet run slow:graph --id a 2>&1 >/dev/full")
     assert (ran.returncode, ran.stdout.splitlines(keepends=True)[-1]) == (1, full)
@@ -173,6 +167,27 @@ def test_a_command_whose_output_is_full_or_closed_says_so_and_its_run_continues(
     for closed in (">&-", "2>&-", ">/dev/full"):
         done = shell(f"limpet runs list {closed}")
         assert (done.returncode, done.stderr) == ((1, full) if "full" in closed else (0, ""))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no bash")
+def test_a_run_whose_store_has_no_room_says_so_and_can_be_resumed(start: Start, tmp_path: Path) -> None:
+    """G5: its status is the stored one, and what was saved before is kept."""
+    (tmp_path / "large.py").write_text(
+        SLOW.replace('{"seen": 2}', '{"seen": 2, "noise": os.urandom(400_000).hex()}')
+    )
+    (tmp_path / "hold").unlink()
+    ran = in_shell(tmp_path, "ulimit -f 300; limpet run large:graph --id r 2>&1")
+    assert ran.returncode == 1
+    assert re.search(r"^status +queued$", ran.stdout, re.M)
+    (problem,) = [line for line in ran.stdout.splitlines() if line.startswith("error: ")]
+    assert "checkpoint save failed: StoreUnavailable" in problem
+    assert in_shell(tmp_path, "limpet resume r --graph large:graph").returncode == 0
+
+
+def in_shell(here: Path, line: str) -> subprocess.CompletedProcess[str]:
+    """What a line of bash does, in which the command is called `limpet`."""
+    command = ["bash", "-c", line.replace("limpet", f"{sys.executable} -m limpet", 1)]
+    return subprocess.run(command, cwd=here, env=environment(), capture_output=True, text=True, timeout=60)
 
 
 IMPATIENT = """

@@ -259,10 +259,12 @@ def _read_answer(text: str, question: Question) -> Any:
 def _report_stop(
     info: RunInfo, summary: Summary, error: LimpetError | None, args: Namespace, output: Output
 ) -> None:
-    output.facts({"run": info.run_id, "status": info.status}, summary.lines)
+    output.facts({"run": info.run_id, "status": info.shown_status}, summary.lines)
     if error is not None and info.status == "failed":
         output.problem(cut(info.reason or error.message), error.code)
         output.hint("The whole error:", command_line("runs show", args, info.run_id))
+    elif error is not None and info.status == "running":  # the store couldn't save that it failed
+        output.problem(cut(error.message), error.code)
     if not summary.is_whole:
         output.hint("The whole state:", command_line("runs state", args, info.run_id))
     suggest_next(info, args, output)
