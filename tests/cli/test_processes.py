@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -243,6 +244,59 @@ def test_a_command_in_the_background_is_not_stopped_by_ctrl_c(
     assert "Ctrl-C" not in told
     state, _ = start("runs", "state", "r", "--json").communicate(timeout=60)
     assert json.loads(state) == {"seen": 2}
+
+
+ASKING = """
+import os, time
+
+from limpet import Workflow
+
+
+def ask(ctx):
+    return ctx.pause("Publish?", choices=["yes", "no"])
+
+
+def slow():
+    open("at-slow", "w").close()
+    while os.path.exists("hold"):
+        time.sleep(0.02)
+    return 1
+
+
+flow = Workflow("asking", store="sqlite:///limpet.db")
+flow.add_task("ask", ask)
+flow.add_task("slow", slow)
+flow.add_task("end", lambda ask, slow: ask, depends_on=["ask", "slow"])
+"""
+
+
+def test_a_question_is_answered_while_another_process_executes_the_rest_of_the_run(
+    start: Start, tmp_path: Path
+) -> None:
+    """H10: `runs show` has the command for it, a wrong answer is refused, and the process takes the right one in."""
+    (tmp_path / "asking.py").write_text(ASKING)
+    holder = start("run", "asking.py:flow", "--id", "r")
+    until((tmp_path / "at-slow").exists)
+    until(lambda: finished(start("runs", "show", "r", "--json"))["questions"])
+    shown, hints = start("runs", "show", "r", "--graph", "asking.py:flow").communicate(timeout=60)
+    assert "Publish?" in shown + hints
+    (command,) = re.findall(r"limpet (answer r .*)", shown + hints)
+    assert command == "answer r yes --graph asking.py:flow"
+    wrong = start("answer", "r", "maybe", "--graph", "asking.py:flow")
+    said = wrong.communicate(timeout=60)[1]
+    assert (wrong.returncode, "held" in said, "'yes'" in said) == (2, False, True), said
+    assert finished(start(*shlex.split(command), "--json")) == {"run_id": "r", "status": "running"}
+    (tmp_path / "hold").unlink()
+    said = holder.communicate(timeout=60)[1]
+    assert holder.returncode == 0, said
+    assert finished(start("runs", "show", "r", "--json"))["status"] == "completed"
+
+
+def finished(process: subprocess.Popen[str]) -> Any:
+    """What a command printed for programs."""
+    said, problem = process.communicate(timeout=60)
+    assert process.returncode == 0, problem
+    return json.loads(said)
 
 
 def test_watching_shows_each_step_until_the_run_stops(start: Start, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def worker_command(purpose: str, args: Namespace, *more: str) -> NextCommand:
 
 def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
     run_id = info.run_id
-    if info.status == "paused" and info.questions:
+    if info.questions and (info.status == "paused" or info.shown_status == "running"):
         return [
             _answer_command(_describe(question), run_id, info.questions, args, number)
             for number, question in enumerate(info.questions)

@@ -80,7 +80,10 @@ def resume(args: Namespace, output: Output) -> int:
 
 
 def answer(args: Namespace, output: Output) -> int:
-    """Answer a question of a run, and resume the run here where its graph is known; else a worker resumes it."""
+    """Answer a question of a run, and resume the run here where its graph is known; else a worker resumes it.
+
+    A process that executes other tasks or branches of the run meanwhile takes the answer in.
+    """
     *named, text = args.answer
     if len(named) > 1:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
@@ -89,6 +92,9 @@ def answer(args: Namespace, output: Output) -> int:
     refuse_cancelled(info.run_id, info.status)
     question = _find_question(info, named[0] if named else None)
     answers = {question.id: _read_answer(text, question)}
+    if info.shown_status == "running":
+        runs.answer(args.run, answers=answers)
+        return _report_posted(args.run, args, output)
     if not args.detach and _knows_graph(args, info.graph):
         graph = graph_of_run(args, output)
         return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
@@ -180,6 +186,19 @@ def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
     output.text(run_id)
     output.hint(*worker_command("A worker executes it. If none is running, start one:", args, "--once"))
     output.hint("Follow it with:", command_line("runs watch", args, run_id))
+    return OK
+
+
+def _report_posted(run_id: str, args: Namespace, output: Output) -> int:
+    """The process that executes the run has got an answer."""
+    if output.json:
+        output.result({"run_id": run_id, "status": "running"})
+        return OK
+    output.text(run_id)
+    output.hint(
+        "The process that executes the run continues with it. Follow it with:",
+        command_line("runs watch", args, run_id),
+    )
     return OK
 
 
