@@ -47,7 +47,8 @@ def test_a_graph_is_drawn(runs: Command, here: Path) -> None:
     assert (here / "g.svg").read_text().startswith("<svg")
     assert runs("graph", "draw", "flows:graph", "--out", "g.png").code == 2
     assert runs("graph", "draw", "flows:graph", "--out", "no/such/g.svg").code == 2
-    assert runs("graph", "draw", "flows:graph", "--run", "nope").code == 4
+    missing = runs("graph", "draw", "flows:graph", "--run", "nope")
+    assert (missing.code, "limpet runs list --graph flows:graph" in missing.err) == (4, True)
 
 
 COMPILED = """

@@ -118,6 +118,23 @@ def test_all_that_match_are_handed_back_with_one_command(failed: Command, here: 
     assert (again.code, again.out) == (0, "no runs match\n")
 
 
+def test_the_option_for_code_chooses_runs_too(failed: Command, here: Path) -> None:
+    """H11: `--graph` says which graph's runs are meant, by its name or its code; it never widens to all graphs."""
+    other = here / "other.yaml"
+    other.write_text("name: other\nnodes: [{name: a, run: 'builtins:dict'}]\nedges: [{from: a, to: END}]\n")
+    for given in ("other", "other.yaml"):
+        for verb in ("list", "retry", "cancel", "delete"):
+            done = failed("runs", verb, "--status", "failed", "--graph", given)
+            assert (done.code, "no runs match" in done.out + done.err) == (0, True), (done, verb, given)
+    for given in ("orders", "shop:orders"):
+        assert listed(failed("runs", "list", "--status", "failed", "--graph", given)) == ["r3", "r2", "r1"]
+        dry = failed("runs", "delete", "--graph", given, "--text", "o2", "--dry-run")
+        assert dry.out.splitlines()[-1] == "1 would be deleted; nothing was changed"
+    both = failed("runs", "delete", "--graph", "other", "--of", "orders", "--yes")
+    assert (both.code, "name one graph" in both.err) == (2, True)
+    assert len(Runs(f"sqlite:///{here}/limpet.db").list("failed")) == 3
+
+
 def test_one_run_is_retried_with_another_value(failed: Command, here: Path) -> None:
     """H11."""
     (here / "fixed").touch()

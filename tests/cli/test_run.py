@@ -386,7 +386,7 @@ def test_the_store_of_a_graph_is_not_made_by_reading_either(
     if module == "with_file":
         assert (done.code, "check the graph's store" in done.err) == (6, True)
     else:
-        assert (done.code, done.err) == (0, "no runs yet\n")
+        assert (done.code, done.err) == (0, "no runs match\n")
 
 
 def test_a_store_in_pyproject_keeps_its_options_and_is_next_to_the_file(
@@ -430,6 +430,12 @@ def test_queueing_a_run_that_exists_says_so(limpet: Command) -> None:
     limpet("run", "flows:plain", "--id", "r")
     done = limpet("run", "flows:plain", "--id", "r", "--detach")
     assert (done.code, "already exists (completed)" in done.err) == (0, True)
+    assert "worker" not in done.err
+    again = limpet("run", "flows:plain", "--id", "r", "--detach", "--json")
+    assert again.data == {"run_id": "r", "status": "completed"}
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "asks")
+    done = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "asks", "--detach")
+    assert "limpet answer asks yes --graph flows:graph" in done.err
     done = limpet("run", "flows:plain", "--id", "r", "--detach", "-i", "x=9")
     assert (done.code, "started with another input" in done.err) == (5, True)
 

@@ -274,7 +274,7 @@ def _add_filters(parser: ArgumentParser) -> None:
         "quarantined, damaged; repeatable"
     )
     parser.add_argument("--status", action="append", help=statuses)
-    parser.add_argument("--of", metavar="NAME", help="only runs of the graph with this name")
+    parser.add_argument("--of", metavar="NAME", help="only runs of the graph with this name; so does --graph")
     parser.add_argument("--tag", action="append", help="only runs with this tag; repeatable")
     ago = "ago (90s, 30m, 2h, 7d), or at a time (2026-05-01T12:00Z)"
     parser.add_argument("--since", metavar="TIME", help=f"changed at most this long {ago}")

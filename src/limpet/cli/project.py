@@ -193,6 +193,11 @@ def project_targets(args: Namespace) -> list[str]:
     return [_text(target, "graphs") for target in listed]
 
 
+def is_place(text: str) -> bool:
+    """Whether a text is meant to say where the code of a graph is, and isn't a graph's name."""
+    return ":" in text or text.endswith((".py", ".yaml", ".yml"))
+
+
 def load_target(target: str) -> Graph:
     """The graph that a target names: `file.yaml`, `file.py:attribute` or `package.module:attribute`.
 

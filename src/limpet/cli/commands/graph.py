@@ -108,6 +108,7 @@ def _picture(args: Namespace, wanted: Any, output: Output) -> str:
         with without_opening():
             return _load_to_inspect(args.target).draw(wanted, width=width)
     graph = _load_to_inspect(args.target)
+    args.graph = args.graph or [args.target]  # for the commands that an error names
     store = find_store(args, graph, must_exist=True)
     complete_run_id(args, store, output)
     return GraphOnStore(graph, store).draw(wanted, run_id=args.run, width=width)

@@ -13,7 +13,7 @@ from limpet.cli.commands.run import read_changes
 from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.next_commands import worker_command
 from limpet.cli.output import Output
-from limpet.cli.project import find_store, graph_named
+from limpet.cli.project import find_store, graph_named, is_place, load_target
 from limpet.cli.run_ids import whole_id
 from limpet.errors import RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, Store
@@ -22,7 +22,7 @@ MAX_ROWS = 50
 """Outcomes up to which all are listed; of more, only those that aren't done."""
 
 FILTERS = ("status", "tag", "since", "before", "created_since", "created_before", "error", "node", "text")
-"""The options that are filters of the same name. `--of` is the name of the graph: `--graph` is where its code is."""
+"""The options that are filters of the same name. `--of` is the name of the graph."""
 
 
 class Verb(NamedTuple):
@@ -35,6 +35,7 @@ class Verb(NamedTuple):
 
 def retry(args: Namespace, output: Output) -> int:
     """Hand runs back to the workers, from where they stopped."""
+    _read_graph(args)
     store = find_store(args, must_exist=True)
     ids = _whole_ids(args, store, output)
     runs = Runs(store)
@@ -52,6 +53,7 @@ def retry(args: Namespace, output: Output) -> int:
 
 def cancel(args: Namespace, output: Output) -> int:
     """Stop runs before their next nodes."""
+    _read_graph(args)
     store = find_store(args, must_exist=True)
     ids = _whole_ids(args, store, output)
     runs = Runs(store)
@@ -67,6 +69,7 @@ def cancel(args: Namespace, output: Output) -> int:
 
 def delete(args: Namespace, output: Output) -> int:
     """Delete runs and their journals, after a confirmation."""
+    _read_graph(args)
     store = find_store(args, must_exist=True)
     ids = _whole_ids(args, store, output)
     runs = Runs(store)
@@ -79,6 +82,32 @@ def delete(args: Namespace, output: Output) -> int:
         return OK
     runs.delete(ids[0])
     return _one_done({"run_id": ids[0], "deleted": True}, "deleted", None, output)
+
+
+def _read_graph(args: Namespace) -> None:
+    """Have `--graph` choose runs, unless some are named: then it only says where code is."""
+    if not args.runs:
+        read_graph_filter(args)
+
+
+def read_graph_filter(args: Namespace) -> None:
+    """Have `--graph` mean the runs of one graph, as `--of` does: by its name, or by the place of its code.
+
+    Else `runs delete --graph orders` would delete the runs of all graphs. Raises `UsageError` if several are named.
+    """
+    names = [args.of] if args.of else []
+    places = []
+    for given in args.graph or ():
+        if is_place(given):
+            places.append(given)
+            names.append(load_target(given).name)
+        else:
+            names.append(given)
+    if len(set(names)) > 1:
+        listed = ", ".join(map(repr, dict.fromkeys(names)))
+        raise UsageError(f"name one graph whose runs are meant, not {listed}")
+    args.graph = places or None
+    args.of = names[0] if names else args.of
 
 
 def filters_of(args: Namespace) -> dict[str, Any]:

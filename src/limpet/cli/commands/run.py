@@ -59,11 +59,11 @@ def run(args: Namespace, output: Output) -> int:
                 "a run that is queued in memory ends with this command: with --detach, give a store that a worker "
                 "can open, such as --store sqlite:///runs.db"
             )
-        existing = _status_of(Runs(store), args.id)
+        existing = _existing(Runs(store), args.id)
         queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority or 0)
         if existing is not None:
-            output.say(f"run {queued.id} already exists ({existing}), and stays as it is")
-        return _report_queued(queued.id, args, output)
+            return _report_existing(existing, args, output)
+        return _report_queued(queued.run_id, args, output)
     first: dict[str, Any] | None = values
     if checkpoint is not None and not values:
         first = None
@@ -189,6 +189,17 @@ def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
     return OK
 
 
+def _report_existing(info: RunInfo, args: Namespace, output: Output) -> int:
+    """A run that was to be queued exists already."""
+    if output.json:
+        output.result({"run_id": info.run_id, "status": info.shown_status})
+        return OK
+    output.say(f"run {info.run_id} already exists ({info.shown_status}), and stays as it is")
+    output.text(info.run_id)
+    suggest_next(info, args, output)
+    return OK
+
+
 def _report_posted(run_id: str, args: Namespace, output: Output) -> int:
     """The process that executes the run has got an answer."""
     if output.json:
@@ -225,12 +236,12 @@ def _checkpoint(typed: str | None, store: Store) -> str | None:
     return f"{whole_id(store, run_id, any_prefix=True)}@{step}" if at else typed
 
 
-def _status_of(runs: Runs, run_id: str | None) -> str | None:
-    """The status of a run that already exists."""
+def _existing(runs: Runs, run_id: str | None) -> RunInfo | None:
+    """A run that already exists."""
     if run_id is None:
         return None
     try:
-        return runs.get(run_id).status
+        return runs.get(run_id).info
     except RunNotFound:
         return None
 

@@ -7,7 +7,7 @@ from argparse import Namespace
 from typing import Any
 
 from limpet import END, Checkpoint, RunInfo, Runs
-from limpet.cli.commands.many_runs import filter_words, filters_of
+from limpet.cli.commands.many_runs import filter_words, filters_of, read_graph_filter
 from limpet.cli.exit_codes import OK
 from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
@@ -32,6 +32,7 @@ UNFINISHED = ("queued", "sleeping", "retrying", "paused", ABANDONED)
 
 def list_runs(args: Namespace, output: Output) -> int:
     """The runs in the store."""
+    read_graph_filter(args)
     runs = find_runs(args)
     filters = filters_of(args)
     found = runs.list(limit=args.limit, after=args.after, **filters)
