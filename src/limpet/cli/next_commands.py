@@ -14,7 +14,16 @@ from limpet.cli.output import NextCommand, Output, shortened
 from limpet.cli.project import can_be_typed, command_line, find_store, project_targets
 from limpet.cli.run_display import MAX_SHOWN_TEXT
 from limpet.cli.values import utc_time
-from limpet.errors import LimpetError, Operation, RunCancelled, RunNotFound, RunPaused, UsageError, WrongGraph
+from limpet.errors import (
+    LimpetError,
+    Operation,
+    RunCancelled,
+    RunExists,
+    RunNotFound,
+    RunPaused,
+    UsageError,
+    WrongGraph,
+)
 
 MAX_SHOWN_PROMPT = 2000
 """How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
@@ -69,7 +78,7 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
     """The command that helps after an error, if one does."""
     if isinstance(problem, RunNotFound):
         return NextCommand("List the runs with:", command_line("runs list", args))
-    if isinstance(problem, WrongGraph):
+    if isinstance(problem, WrongGraph | RunExists):
         return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
     if isinstance(problem, RunCancelled) and hasattr(args, "answer"):
         return NextCommand(HAND_BACK, command_line("runs retry", args, problem.run_id or "RUN"))

@@ -11,6 +11,7 @@ from limpet.cli.exit_codes import FAILED, OK
 from limpet.cli.output import Output
 from limpet.cli.project import find_run, find_runs, find_store
 from limpet.defaults import RETENTION_HOURS
+from limpet.durations import seconds_in_text
 from limpet.engine.operations.run_info import LISTED_STATUSES
 from limpet.errors import KeyMissing, RunNotFound, UsageError
 from limpet.journal.run_filter import RunFilter
@@ -150,6 +151,8 @@ def prune(args: Namespace, output: Output) -> int:
     older = args.older
     if older is None and args.newest is None:
         older = DEFAULT_AGE
+    if isinstance(older, str) and seconds_in_text(older) is None:
+        raise UsageError(f"--older takes a length of time such as 90s, 30m, 12h or 7d, not {older!r}")
     policy = Retention(**dict.fromkeys(statuses, older), newest=args.newest)
     store = find_store(args, must_exist=True)
     going = find_expired(store, policy)

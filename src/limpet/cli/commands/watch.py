@@ -109,12 +109,12 @@ class _WatchDisplay:
         text = f"step {info.step}"
         if node_of(info):
             text += f", at {node_of(info)}"
-        if info.status == RUNNING and position[3:] != self._shown[3:]:
-            text += f"; held by {holder_of(info)}" if info.holder else f"; {info.shown_status}"
+        if info.status == RUNNING and info.holder and position[3:] != self._shown[3:]:
+            text += f"; held by {holder_of(info)}"
         elif info.status == "failed" and info.reason:
             text += f": {info.reason}"
         self._shown = position
-        self._output.event(time.strftime("%H:%M:%S"), info.status, text)
+        self._output.event(time.strftime("%H:%M:%S"), info.shown_status, text)
         return True
 
     def _show(self, event: Event) -> None:
