@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -132,9 +134,6 @@ def _check(done: Done, run_id: str, command: str) -> None:
 
 
 def _claim_and_damage() -> None:
-    import sqlite3
-    from contextlib import closing
-
     store = open_store("sqlite:///limpet.db")
     store.claim("running", "elsewhere|boot|namespace|123|456", 60.0)
     store.claim("abandoned", "elsewhere|boot|namespace|124|456", 0.001)
