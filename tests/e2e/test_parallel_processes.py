@@ -285,7 +285,7 @@ def test_questions_of_three_branches_are_answered_out_of_order_by_several_proces
     answer = two.ask(RESUME[driver], "r", answers=given)
     assert answer["raised"] == "RunPaused"
     assert list(prompts(answer["questions"])) == ["And which last name, Ada?"]
-    assert two.ask("resume", "r", answers=given)["raised"] == "UsageError"
+    assert two.ask("resume", "r", answers=given)["raised"] == "AlreadyAnswered"
     (info,) = lister.ask("runs", "paused")["returned"]
     assert prompts(info["questions"]) == prompts(answer["questions"])
 

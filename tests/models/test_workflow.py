@@ -795,7 +795,7 @@ class Bench(ModelBench):
         left = [name for names in plan.layers for name in names]
         assert {*left} == state["dag"].keys() - state["tasks"].keys()
         assert len({*left}) == len(left)
-        assert plan.questions == stored.open_questions()
+        assert plan.questions == stored.unanswered_questions()
 
     def _answers(self, stored: Progress) -> dict[str, Any]:
         """Answers to some of the open questions; to one at least, if nothing else could continue."""

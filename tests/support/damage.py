@@ -7,7 +7,17 @@ from contextlib import closing, suppress
 from random import Random
 from typing import Any
 
-from limpet import Conflict, ExecutionError, LimpetError, Runs, State, StateGraph, StoreError, UsageError
+from limpet import (
+    Conflict,
+    ExecutionError,
+    LimpetError,
+    RunInfo,
+    Runs,
+    State,
+    StateGraph,
+    StoreError,
+    UsageError,
+)
 from limpet.journal.store import Store
 from support.graphs import Crash
 from support.older_runs import begin_all, exact, example
@@ -55,7 +65,7 @@ def answers(opened: Callable[[], Store]) -> Answers:
         return {"open": store}
     with closing(store):
         graph, calls, runs = example(store, preserve=True), list[str](), Runs(store)
-        ask("runs", lambda: sorted(each[:3] + each[5:12] for each in Runs(store).list(tag="golden")))
+        ask("runs", lambda: sorted(map(listed, Runs(store).list(tag="golden"))))
         for run_id, steps in (("waits", (0, 1)), ("complete", (0, 1, 4)), ("cut", (0, 2))):
             ask(f"verify {run_id}", lambda run_id=run_id: runs.verify(run_id))
             ask(f"history {run_id}", lambda run_id=run_id: runs.history(run_id))
@@ -69,13 +79,18 @@ def answers(opened: Callable[[], Store]) -> Answers:
     return found
 
 
+def listed(info: RunInfo) -> tuple[Any, ...]:
+    """What a list says of a run, and which problem it has."""
+    return (*info[:3], *info[5:12], info.problem)
+
+
 def wrong(
     found: Answers, sound: Answers, names: tuple[str, ...], warned: str, verified: bool = False
 ) -> list[str]:
     """What of the answers is neither as it should be nor an error that names the run or one of `names`.
 
-    A list may leave out a damaged run if a warning says so. With `verified`, an answer may be another where `verify`
-    says of the run that it is damaged.
+    A list may leave out a damaged run if a warning says so, and say anything of a run whose problem it names. With
+    `verified`, an answer may be another where `verify` says of the run that it is damaged.
     """
     problems = []
     known = [run_id for run_id in RUNS if not _is_sound(found.get(f"verify {run_id}"))]
@@ -89,9 +104,18 @@ def wrong(
                 problems.append(f"{question}: {value}")
         elif value == sound[question] or _is_warned_of(question, warned, (*names, *known)):
             continue
-        elif not (verified and (run_id in known or (question == "runs" and known))):
+        elif question == "runs":
+            if not (_same_but_for_problems(value, sound[question]) or (verified and known)):
+                problems.append(f"{question}: {value!r} instead of {sound[question]!r}")
+        elif not (verified and run_id in known):
             problems.append(f"{question}: {value!r} instead of {sound[question]!r}")
     return problems
+
+
+def _same_but_for_problems(found: list[Any], sound: list[Any]) -> bool:
+    """Whether lists of runs are the same, but for runs of which the one that was found names a problem."""
+    with_problem = {each[0] for each in found if each[-1]}
+    return [each for each in found if not each[-1]] == [each for each in sound if each[0] not in with_problem]
 
 
 def _is_sound(verified: Any) -> bool:
