@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from limpet import END, MemoryStore, RunNotFound, Runs, StateGraph
+from limpet import END, ExecutionError, MemoryStore, RunNotFound, Runs, StateGraph
 from limpet.engine.following import event_feed, watcher, window
 from limpet.handle import RunHandle
 from limpet.journal.store import Tail
@@ -214,6 +214,35 @@ def test_an_event_is_reported_within_a_tenth_of_a_second_or_so() -> None:
     assert watcher.WATCH_INTERVAL <= 0.1
     graph.get("r").cancel()
     assert client.all()[-1]["type"] == "cancel"
+
+
+@pytest.mark.parametrize("api", ["sync", "async"])
+def test_a_client_that_reconnects_after_a_retry_follows_what_comes(any_store: Any, api: str) -> None:
+    """H10, H11: though another follower in this process has just seen that the run failed."""
+    broken = [True]
+
+    def work(state: Any) -> dict[str, Any]:
+        if broken:
+            raise ValueError("broken")
+        return {"n": 1}
+
+    graph = chain(work).compile(store=any_store, preserve=True)
+    with pytest.raises(ExecutionError):
+        graph.execute({}, run_id="r")
+    handle = graph.get("r")
+    first = handle.events()
+    failed = [next(first), next(first)][-1]
+    handle.retry()
+    broken.clear()
+    with pytest.raises(TimeoutError, match="queued"):
+        handle.result(0)
+    client = Client(handle, failed["cursor"], asynchronous=api == "async")
+    until(lambda: client.events or not client.is_alive())
+    graph.recover()
+    assert [event["type"] for event in client.all()] == ["resume", "step", "complete"]
+    assert handle.result(0)["n"] == 1
+    assert failed["type"] == "fail"
+    first.close()
 
 
 def test_a_run_that_is_deleted_while_it_is_followed_is_not_found() -> None:

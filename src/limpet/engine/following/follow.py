@@ -97,8 +97,11 @@ class Follower(Member):
 
     @property
     def may_read(self) -> bool:
-        """Whether `take` may read from the store, as its window isn't one that the watcher reads."""
-        return self._window is None or self._window.is_broken or self._window is not self.run.newest
+        """Whether `take` may read from the store, as its window isn't one that the watcher reads, or may be old."""
+        window = self._window
+        if window is None or window.is_broken or window.reads <= self.joined:
+            return True
+        return window is not self.run.newest
 
     def take(self) -> list[Entry]:
         """The events that there are by now; none if it is up to date, or the store is unavailable for a while.
@@ -162,8 +165,12 @@ class Follower(Member):
         if head is not None:
             # It may have read more than this window knows, before it took from it.
             if head.status in ENDED and self._place.record <= head.sequence:
-                self.is_over = True
-                return True
+                if reads > self.joined:
+                    self.is_over = True
+                    return True
+                # The run may have been retried since this was read, and before the caller began to follow.
+                window.read(reads)
+                return False
             self.run.keep_up_to_date(window)
         newest = self.run.newest
         if window is newest:

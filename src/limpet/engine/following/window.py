@@ -21,12 +21,17 @@ MAX_WINDOW_BYTES = 4_000_000
 
 
 class Member:
-    """Something that follows a run or waits for it. `taken` is the number of the next entry that it takes."""
+    """Something that follows a run or waits for it.
 
-    __slots__ = ("__weakref__", "taken")
+    `taken` is the number of the next entry that it takes, and `joined` how often its window had begun to be read
+    further when it joined: only what later reads found is known to be as new as itself.
+    """
+
+    __slots__ = ("__weakref__", "joined", "taken")
 
     def __init__(self) -> None:
         self.taken = 0
+        self.joined = 0
 
 
 class Window:
@@ -39,6 +44,8 @@ class Window:
         """The head as of the end of the window, once it is up to date; None before that."""
         self.reads = 0
         """How often it was read further."""
+        self._begun = 0
+        """The same, with the read that is under way, or that failed."""
         self._is_in_doubt = False
         """Whether it is being read further: what the feed has read may not be among the entries yet."""
         self._feed = feed
@@ -61,6 +68,7 @@ class Window:
         """Let a member take from the first entry on."""
         with self._lock:
             member.taken = self._first
+            member.joined = self._begun
             self._members.add(member)
 
     def leave(self, member: Member) -> None:
@@ -87,6 +95,7 @@ class Window:
             if self.reads != reads or self._is_in_doubt:
                 return True
             self._is_in_doubt = True
+            self._begun = reads + 1
             batch = self._feed.read()
             with self._lock:
                 # Before the new entries: they stay until they can be taken, however large they are.
