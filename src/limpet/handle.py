@@ -13,7 +13,7 @@ from limpet.engine.following import follow
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import error_of_stopped
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import ABANDONED, QUEUED, RunInfo, info_at_last_stop, info_of
+from limpet.engine.operations.run_info import ABANDONED, QUEUED, RunInfo, info_at_last_stop, info_of, way_on
 from limpet.engine.operations.stored_state import as_state, checkpoints, viewed_progress
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
@@ -162,11 +162,12 @@ class RunHandle(Generic[S]):
     ) -> None:
         """Answer what the run asks; the process that executes it, or a supervisor, continues it.
 
-        `value` answers the open question, `answers` are by question id. `wait` is how many seconds to wait for a
-        process that holds the run, in a store that takes no posts. The answer is durable when this returns. Raises
-        `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run,
-        which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for one
-        that asks nothing.
+        `value` answers the open question, `answers` are by question id. Without either, a run that was interrupted
+        before or after a node is approved. `wait` is how many seconds to wait for a process that holds the run, in a
+        store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
+        `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
+        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for one that waits for no
+        answer.
         """
         from limpet.engine.operations.answer import answer
 
@@ -190,9 +191,10 @@ class RunHandle(Generic[S]):
     def retry(self, update: Mapping[str, Any] | None = None) -> None:
         """Hand a run that failed, or was cancelled or quarantined, back to the workers, from where it stopped.
 
-        Finished nodes don't run again; the one that failed gets all its attempts again. `update` is merged into the
-        state, which needs the graph. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run
-        that hasn't stopped.
+        A fork, and a run that was rolled back, can be handed to them, too. Finished nodes don't run again; the one
+        that failed gets all its attempts again. `update` is merged into the state, which needs the graph. Raises
+        `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run that hasn't stopped, or that waits
+        for an answer or an approval.
         """
         from limpet.engine.operations.retry import retry
 
@@ -210,9 +212,9 @@ class RunHandle(Generic[S]):
     ) -> RunHandle[S]:
         """Create a run that starts where this one was after `step` (its newest, if None), with `update` merged in.
 
-        The new run has the id `new_run_id`, or a new one, and its own `tags`. It is paused: `resume` runs it. This
-        one stays as it is. Raises `UsageError` if the graph isn't known, and `DefinitionError` if it can't resume
-        from there.
+        The new run has the id `new_run_id`, or a new one, and its own `tags`. It is paused: its `retry`
+        hands it to the workers, and `graph.resume` runs it here. This one stays as it is. Raises `UsageError` if the
+        graph isn't known, and `DefinitionError` if it can't resume from there.
         """
         from limpet.engine.operations.fork import fork
 
@@ -225,8 +227,9 @@ class RunHandle(Generic[S]):
     def rollback(self, step: int) -> S:
         """Set the run back to where it was after `step`, paused, and return the state there. Its history stays.
 
-        Raises `UsageError` if the graph isn't known, `Conflict` while another process advances the run, and
-        `DefinitionError` if the graph can't resume from there.
+        `retry` hands it to the workers, and `graph.resume` runs it here. Raises `UsageError` if the
+        graph isn't known, `Conflict` while another process advances the run, and `DefinitionError` if the graph can't
+        resume from there.
         """
         from limpet.engine.operations.rollback import rollback
 
@@ -295,7 +298,8 @@ class RunHandle(Generic[S]):
 def _why_no_result(info: RunInfo) -> LimpetError:
     run_id = info.run_id
     if info.status == PAUSED:
-        return RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
+        paused = RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
+        return paused.with_advice(*way_on(info))
     if info.status in (CANCELLED, FAILED):
         error_type = (info.error or {}).get("type")
         return error_of_stopped(run_id, info.status, info.reason, error_type, info.node)

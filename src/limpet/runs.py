@@ -10,7 +10,7 @@ from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import RunList
+from limpet.engine.operations.run_info import RunList, unfit_to_retry
 from limpet.engine.operations.run_query import Filters, MoreFilters, RunQuery, list_runs
 from limpet.engine.operations.stored_state import (
     Difference,
@@ -156,8 +156,8 @@ class Runs:
         """Create a run that starts where `run_id` was after `step` (its newest, if None), and return its id.
 
         `update` is merged into its state. The new run has the id `new_run_id`, or a new one, and its own `tags`. It
-        is paused: `resume` runs it. The old run stays as it is. Raises `UsageError` if the graph isn't known, and
-        `DefinitionError` if it can't resume from there.
+        is paused: `retry` hands it to the workers, and `graph.resume` runs it. The old run stays as it is.
+        Raises `UsageError` if the graph isn't known, and `DefinitionError` if it can't resume from there.
         """
         from limpet.engine.operations.fork import fork
 
@@ -220,16 +220,17 @@ class Runs:
         """Hand runs that failed, or were cancelled or quarantined, back to the workers, from where they stopped.
 
         It takes an id, several ids, or the filters of `list`: `retry(status="failed", since="2h")`. To mean all runs,
-        say `all_runs=True`. `update` is merged into their states, which needs their graphs: if one of them isn't
-        known, this raises `UsageError` before any run is changed. With `dry_run`, nothing is changed. `limit` is how
-        many are dealt with at most, newest first, of those that match.
+        say `all_runs=True`. Forks, and runs that were rolled back, can be handed to the workers, too; what waits for
+        an answer or an approval isn't. `update` is merged into their states, which needs their graphs: if one of them
+        isn't known, this raises `UsageError` before any run is changed. With `dry_run`, nothing is changed. `limit`
+        is how many are dealt with at most, newest first, of those that match.
 
         Returns the outcome for each run. One that fails doesn't stop the others, and one that changed meanwhile is
         skipped. `progress` is called with each outcome as it comes. One id alone raises what went wrong instead:
         `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run that hasn't stopped.
         """
         from limpet.engine.node_context.questions import check_update
-        from limpet.engine.operations.bulk import Change, refuse_unknown_graphs, unfit_to_retry
+        from limpet.engine.operations.bulk import Change, refuse_unknown_graphs
 
         check_update(update)
         change = Change("retry", lambda each: self._retry(each, update), unfit_to_retry)
@@ -252,12 +253,13 @@ class Runs:
     ) -> None:
         """Answer what a run asks; the process that executes it, or a supervisor of the store, continues it.
 
-        `value` answers the open question, `answers` are by question id. With a checkpoint's id in place of the run's,
-        only what was asked there is answered. `wait` is how many seconds to wait for a process that holds the run, in
+        `value` answers the open question, `answers` are by question id. Without either, a run that was interrupted
+        before or after a node is approved. With a checkpoint's id in place of the run's, only what was asked there is
+        answered. `wait` is how many seconds to wait for a process that holds the run, in
         a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
         `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
-        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that asks
-        nothing.
+        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that waits
+        for no answer.
         """
         from limpet.engine.operations.answer import answer
 

@@ -37,8 +37,10 @@ sleeps = one("sleeps", lambda state: sleep(3600))
 retries = one("retries", fail, retry=Retry(attempts=5, backoff=3600, max_delay=3600))
 fails = one("fails", fail)
 leaves = one("leaves", leave)
+stops = one("stops", fail)
+stops.compile(store="sqlite:///limpet.db", interrupt_before=["node"])
 """
-NAMES = ("plain", "asks", "sleeps", "retries", "fails", "leaves")
+NAMES = ("plain", "asks", "sleeps", "retries", "fails", "leaves", "stops")
 
 RETRY, CANCEL, ANSWER, RESUME = ("runs", "retry"), ("runs", "cancel"), ("answer",), ("resume",)
 DELETE, ROLLBACK, FORK = ("runs", "delete"), ("runs", "rollback"), ("runs", "fork")
@@ -56,7 +58,8 @@ REFUSALS = {
         DELETE: "runs cancel running",
     },
     "paused": {RETRY: "answer paused yes", RESUME: "answer paused yes"},
-    "forked": {RETRY: "resume forked", ANSWER: "resume forked"},
+    "interrupted": {RETRY: "answer interrupted", ANSWER: "answer interrupted"},
+    "forked": {ANSWER: "resume forked"},
     "completed": {
         RETRY: "runs history completed",
         CANCEL: "runs delete completed",
@@ -91,6 +94,7 @@ def stored(limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
         ("plain", "completed"),
         ("plain", "damaged"),
         ("asks", "paused"),
+        ("stops", "interrupted"),
         ("fails", "failed"),
     ):
         limpet("run", f"every:{name}", "--id", run_id)
@@ -106,7 +110,7 @@ def stored(limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 def test_every_refusal_says_what_is_so_and_what_to_type(stored: Command) -> None:
     """P1: in one sentence each, with the id of the run; the command that is named can be copied."""
     listed = {info["run_id"]: info["shown_status"] for info in stored("runs", "list", "--json").data}
-    assert listed == {**{run_id: run_id for run_id in REFUSALS}, "forked": "paused"}
+    assert listed == {**{run_id: run_id for run_id in REFUSALS}, "forked": "paused", "interrupted": "paused"}
     known = {*LISTED_STATUSES, *(shown.name for shown in SHOWN_STATUSES)} - {WAITING}
     assert set(listed.values()) == known
     for run_id, refused in REFUSALS.items():

@@ -163,7 +163,7 @@ def test_a_run_can_be_queued_and_executed_by_a_worker(limpet: Command) -> None:
 def test_an_answer_can_be_left_to_a_worker(limpet: Command) -> None:
     """P1, H1: without the graph's code, or with `--detach`."""
     limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
-    assert limpet("answer", "r", "yes").code == 0
+    assert limpet("answer", "r", "--detach", "yes").code == 0
     assert limpet("runs", "show", "r", "--json").data["status"] == "queued"
     limpet("worker", "flows:graph", "--once")
     assert limpet("runs", "show", "r", "--json").data["status"] == "completed"
@@ -184,6 +184,42 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     assert data == {"run_id": "r2", "status": "queued"}
 
 
+GATED = """
+from limpet import StateGraph
+graph = StateGraph(name="gated").add_node("a", run=lambda state: {"a": 1}).add_node("b", run=lambda state: {"b": 1})
+graph.add_edge("a", "b").set_entry_point("a").set_finish_point("b").compile(
+    store="sqlite:///limpet.db", preserve=True, interrupt_before=["b"]
+)
+"""
+
+
+def test_an_interrupted_run_is_approved_and_a_fork_is_handed_to_a_worker(limpet: Command, here: Path) -> None:
+    """H10: without the graph's code or with `--detach`, else here; each error names the command that fits."""
+    (here / "gated.py").write_text(GATED)
+    for run_id in ("r", "s"):
+        stopped = limpet("run", "gated.py:graph", "--id", run_id)
+        assert f"limpet answer {run_id} --detach" in stopped.err
+    refused = limpet("answer", "r", "yes")
+    assert (refused.code, "it is interrupted before 'b', and waits for an approval" in refused.err) == (
+        2,
+        True,
+    )
+    assert refused.err.endswith("Approve it with:\n  limpet answer r\n")
+    assert limpet("runs", "retry", "r").err.endswith("Approve it with:\n  limpet answer r\n")
+    assert limpet("answer", "r", "--detach", "--graph", "gated.py:graph").out == "r\n"
+    assert limpet("runs", "show", "r", "--json").data["status"] == "queued"
+    limpet("worker", "gated.py:graph", "--once")
+    assert limpet("runs", "show", "r", "--json").data["status"] == "completed"
+    assert limpet("answer", "s", "--graph", "gated.py:graph", "--json").data["status"] == "completed"
+
+    limpet("runs", "fork", "s", "--step", "1", "--id", "f", "--graph", "gated.py:graph")
+    assert limpet("runs", "show", "f").err.endswith("limpet runs retry f\n")
+    assert limpet("answer", "f").code == 2
+    assert limpet("runs", "retry", "f").code == 0
+    limpet("worker", "gated.py:graph", "--once")
+    assert limpet("runs", "show", "f", "--json").data["reason"] == "interrupted before 'b'"
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -192,7 +228,8 @@ def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
         (["stopped", "yes"], 1, "was cancelled, so it takes no answer"),
         (["stopped", "yes", "--graph", "flows:graph"], 1, "limpet runs retry stopped"),
         (["waits", "a", "b", "c"], 2, "quote a value of several words"),
-        (["waits"], 2, "usage:"),
+        (["waits"], 2, "limpet answer waits"),
+        (["done"], 2, "has no open question: it is completed"),
     ],
 )
 def test_an_answer_to_nothing_is_refused(limpet: Command, words: list[str], code: int, said: str) -> None:

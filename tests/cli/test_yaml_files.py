@@ -42,8 +42,9 @@ def test_a_file_is_run_resumed_and_answered(agent: Command) -> None:
     """F13: each with the command that was printed; modules beside the file are found."""
     done = agent("run", "agents/agent.yaml", "--id", "r")
     assert done.code == 3
-    printed = done.err.strip().splitlines()[-1].split()
+    printed, approval = (line.split() for line in done.err.splitlines() if line.startswith("  limpet"))
     assert printed == ["limpet", "resume", "r", "--graph", "agents/agent.yaml"]
+    assert approval == ["limpet", "answer", "r", "--detach", "--graph", "agents/agent.yaml"]
     done = agent(*printed[1:])
     printed = done.err.strip().splitlines()[-1].split()
     assert (done.code, printed[1:4]) == (3, ["answer", "r", "yes"])

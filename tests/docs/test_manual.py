@@ -42,6 +42,8 @@ def _placed(action: Action) -> str:
     name = str(action.metavar or action.dest.upper())
     if action.choices is not None:
         name = "|".join(map(str, action.choices))
+    if action.nargs == "+" and not action.required:
+        return f"[{name} …]"
     return {"?": f"[{name}]", "*": f"[{name} …]", "+": name}.get(str(action.nargs), name)
 
 

@@ -177,14 +177,23 @@ def _add_run_commands(commands: Verbs) -> None:
     resume.add_argument(
         "--wait", type=float, metavar="SECONDS", help="wait this long for a process that holds the run"
     )
-    answer = _add_verb(commands, "answer", "run:answer", "answer a question of a paused run, and resume it")
+    answer = _add_verb(
+        commands,
+        "answer",
+        "run:answer",
+        "answer a question of a run, or approve an interrupted one, and resume it",
+    )
     answer.add_argument("run", metavar="RUN")
-    answer.add_argument(
+    values = answer.add_argument(
         "answer",
         nargs="+",
+        default=[],
         metavar="VALUE",
-        help="parsed as JSON if possible, otherwise taken as text; before it the QUESTION, if there are several",
+        help="parsed as JSON if possible, otherwise taken as text; before it the QUESTION, if there are several; "
+        "none approves a run that was interrupted",
     )
+    # Not nargs="*": that takes no value as soon as an option follows the run, and refuses one after it.
+    values.required = False
     answer.add_argument(
         "--detach", action="store_true", help="only save the answer: a worker resumes the run"
     )
@@ -228,7 +237,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
         verbs,
         "retry",
         "many_runs:retry",
-        "hand failed or cancelled runs back to the workers, where they stopped",
+        "hand failed, cancelled or forked runs back to the workers, where they stopped",
     )
     _add_runs(retry)
     retry.add_argument(

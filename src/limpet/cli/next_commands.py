@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from limpet import Question, RunInfo, Runs
@@ -87,7 +88,7 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
     if operation == "work":
         return worker_command("A worker takes it. If none is running, start one:", args)
     if operation == "answer":
-        return _answer_command("Answer with:", run_id, _questions(problem, run_id, args), args)
+        return _command_to_answer(problem, run_id, args)
     if operation == "wait" and not hasattr(args, "wait"):
         operation = "watch"
     remedy = _REMEDIES.get(operation)
@@ -132,15 +133,24 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
             "Or hand it back to the workers with:", command_line("runs retry", args, run_id)
         )
         return [graph_command(RETRY_HERE, "resume", args, run_id), hand_back]
-    purpose = ""
     if info.status == "paused":
-        purpose = f"{info.reason or 'It is paused'}. Resume it with:"
-    elif info.shown_status in _NO_PROCESS:
+        here = graph_command(f"{info.reason or 'It is paused'}. Resume it with:", "resume", args, run_id)
+        return [here, _command_for_worker(info, args)]
+    purpose = ""
+    if info.shown_status in _NO_PROCESS:
         why = _NO_PROCESS[info.shown_status].format(due=utc_time(info.due))
         purpose = f"{why}. A worker resumes it, or resume it with:"
     elif info.status == "cancelled":
         purpose = "To resume it anyway:"
     return [graph_command(purpose, "resume", args, run_id)] if purpose else []
+
+
+def _command_for_worker(info: RunInfo, args: Namespace) -> NextCommand:
+    """The command that leaves a paused run, which asks nothing, to a worker."""
+    if info.waits_for_approval:
+        command = command_line("answer", args, info.run_id, "--detach")
+        return NextCommand("Or approve it, for a worker to continue it:", command)
+    return NextCommand("Or hand it to the workers with:", command_line("runs retry", args, info.run_id))
 
 
 def _knows_graphs(args: Namespace) -> bool:
@@ -154,14 +164,18 @@ def _with_graph_explained(purpose: str) -> str:
     return f"{purpose.removesuffix(':')} ({GRAPH} is file.yaml, file.py:attribute or module:attribute):"
 
 
-def _questions(problem: LimpetError, run_id: str, args: Namespace) -> Sequence[Question]:
-    """The open questions of the run that an error is about, as far as they can be known."""
+def _command_to_answer(problem: LimpetError, run_id: str, args: Namespace) -> NextCommand:
+    """The command that answers, or approves, the run that an error is about, as far as it can be known."""
+    questions: Sequence[Question] = ()
     if isinstance(problem, RunPaused):
-        return problem.questions
-    try:
-        return Runs(find_store(args, must_exist=True)).get(run_id).questions
-    except LimpetError:
-        return ()
+        questions = problem.questions
+    else:
+        with suppress(LimpetError):
+            info = Runs(find_store(args, must_exist=True)).get(run_id).info
+            if info.waits_for_approval:
+                return NextCommand("Approve it with:", command_line("answer", args, run_id))
+            questions = info.questions
+    return _answer_command("Answer with:", run_id, questions, args)
 
 
 def _answer_command(

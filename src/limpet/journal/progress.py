@@ -15,8 +15,8 @@ from limpet.journal import waits
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key, OpenSection
-from limpet.journal.store import CANCELLED, RUNNING
-from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, NEXT_ATTEMPT, Question
+from limpet.journal.store import CANCELLED, PAUSED, RUNNING
+from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, INTERRUPTED, NEXT_ATTEMPT, Question
 
 DONE = "__end__"
 """The position of a run, or of a branch, after its last node."""
@@ -337,6 +337,12 @@ class Progress:
         for _, branch in self.stopped_branches():
             questions += branch.questions
         return questions
+
+    @property
+    def waits_for_approval(self) -> bool:
+        """Whether the run was interrupted before or after a node, and asks nothing."""
+        is_interrupted = (self.reason or "").startswith(INTERRUPTED)
+        return self.status == PAUSED and is_interrupted and not self.open_questions()
 
     def answered_questions(self) -> list[str]:
         """The ids of the questions that were answered, here and in branches, by nodes that haven't completed."""

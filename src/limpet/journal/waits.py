@@ -18,6 +18,9 @@ BEFORE = "before"
 AFTER = "after"
 FAILED_PHASE = "failed"
 
+INTERRUPTED = "interrupted"
+"""How the reason of a run begins that waits for an approval."""
+
 ARRIVAL = ""
 """The timer before which nothing happens at a position."""
 NEXT_ATTEMPT = "again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,13 +13,16 @@ import pytest
 from limpet import (
     AlreadyAnswered,
     AnswerRefused,
+    Conflict,
     ExecutionError,
     MemoryStore,
     RunPaused,
+    Runs,
     StateGraph,
     UsageError,
     Workflow,
     pause,
+    supervise,
 )
 from limpet.journal.encoding import codec
 from limpet.journal.encoding.user_types import TypeRegistry
@@ -282,3 +286,118 @@ def test_an_answer_of_an_unknown_class_is_left_to_a_process_that_knows_it(
     fixed.append(True)
     assert graph.resume("r")["results"] == [{"said": Card(7)}, {}]
     assert store.inbox("r") == []
+
+
+def interrupted(store: Any, **stops: Any) -> StateGraph:
+    """A graph of three nodes that is interrupted there, and keeps its history."""
+    nodes = [lambda state, name=name: {name: 1} for name in "abc"]
+    return chain(*nodes).compile(store=store, preserve=True, **stops)
+
+
+@pytest.mark.parametrize("via", ["handle", "runs", "graph", "async"])
+def test_an_interrupted_run_is_approved_for_a_worker_by_an_answer_without_a_value(
+    store: Any, via: str
+) -> None:
+    """H10, F3: in any process, without the code of the graph; each gate needs its own approval."""
+    graph = interrupted(store, interrupt_before=["n1"], interrupt_after=["n1"])
+    handle = graph.start({})
+    graph.recover()
+    approve: dict[str, Any] = {
+        "handle": Runs(store).get(handle.id).answer,
+        "runs": lambda *value: Runs(store).answer(handle.id, *value),
+        "graph": lambda *value: graph.answer(handle.id, *value),
+        "async": lambda *value: asyncio.run(handle.aanswer(*value)),
+    }
+    for gate in ("before 'n1'", "after 'n1'"):
+        info = handle.info
+        assert (info.reason, info.waits_for_approval) == (f"interrupted {gate}", True)
+        with pytest.raises(RunPaused, match=r"answer\('.*'\) without a value approves it"):
+            handle.result(1)
+        with pytest.raises(UsageError, match=r"no open question: it was .*\) without a value approves it"):
+            approve[via](True)
+        with pytest.raises(UsageError, match=r"can't be retried: .*\) without a value approves it"):
+            handle.retry()
+        assert [each.result for each in Runs(store).retry(all_runs=True)] == ["skipped"]
+        assert (handle.info, graph.recover()) == (info, [])
+        approve[via]()
+        assert (handle.shown_status, handle.info.waits_for_approval) == ("queued", False)
+        with pytest.raises(UsageError, match="no open question: it is queued"):
+            approve[via]()
+        graph.recover()
+    assert handle.result(1) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_an_approval_by_a_checkpoint_counts_once(store: Any) -> None:
+    """H10: a client that sends it twice doesn't approve the next gate."""
+    graph = interrupted(store, interrupt_before=["n1", "n2"])
+    handle = graph.start({})
+    graph.recover()
+    first = handle.history()[-1].id
+    graph.answer(first)
+    graph.recover()
+    assert handle.info.reason == "interrupted before 'n2'"
+    with pytest.raises(Conflict, match="was interrupted before 'n2' after the checkpoint that is named"):
+        graph.answer(first)
+    graph.answer(handle.history()[-1].id)
+    graph.recover()
+    assert handle.status == "completed"
+
+
+def test_branches_that_were_interrupted_are_approved_together(store: Any) -> None:
+    """H10, F3."""
+    branches = {name: lambda state: {} for name in ("x", "y")}
+    graph = fan(branches, schema={"results": list}).compile(store=store, interrupt_before=["x", "y"])
+    handle = graph.start({})
+    graph.recover()
+    assert handle.info.waits_for_approval
+    handle.answer()
+    graph.recover()
+    assert handle.status == "completed"
+
+
+def test_a_fork_and_a_run_that_was_rolled_back_are_handed_to_the_workers_by_a_retry(store: Any) -> None:
+    """H10, H11: the approval of the run that was forked isn't one of the fork."""
+    graph = interrupted(store, interrupt_before=["n2"])
+    handle = graph.start({})
+    graph.recover()
+    forked = handle.fork()
+    several = [handle.fork().id for _ in range(2)]
+    handle.rollback(1)
+    for each in (handle, forked):
+        with pytest.raises(UsageError, match=r"no open question: it is paused; retry\('.*'\) hands it"):
+            each.answer()
+        assert not each.info.waits_for_approval
+        each.retry({"late": 1})
+        graph.recover()
+        assert each.info.waits_for_approval
+        each.answer()
+        graph.recover()
+        assert each.result(1) == {"a": 1, "b": 1, "c": 1, "late": 1}
+    assert Runs(store).retry(several).done == 2
+    graph.recover()
+    assert all(info.waits_for_approval for info in graph.runs("paused"))
+
+
+def test_an_answer_without_a_value_to_a_run_under_way_is_refused(store: Any) -> None:
+    """H10: nothing was answered, so that isn't a success; what failed isn't retried by it either."""
+    proceed = threading.Event()
+
+    def slow(state: Any) -> dict[str, Any]:
+        assert proceed.wait(30)
+        raise ConnectionError("no")
+
+    branches = {"ask": lambda state: {"said": pause("q?")}, "slow": slow}
+    graph = fan(branches, schema={"said": str, "results": list}).compile(store=store)
+    handle = graph.start({})
+    with supervise(store, [graph]):
+        until(lambda: handle.questions)
+        assert handle.status == "running"
+        for nothing in ({}, {"answers": {}}):
+            with pytest.raises(RunPaused, match="an answer to ask") as refused:
+                handle.answer(**nothing)
+            assert [each.prompt for each in refused.value.questions] == ["q?"]
+        proceed.set()
+        until(lambda: handle.status == "failed")
+    with pytest.raises(RunPaused, match="an answer to ask"):
+        handle.answer()
+    assert handle.status == "failed"

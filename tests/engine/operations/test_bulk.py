@@ -105,7 +105,9 @@ def test_a_run_that_cannot_be_changed_does_not_stop_the_others() -> None:
         "r1": "done",
     }
     assert isinstance(retried["missing"].error, RunNotFound)
-    assert retried["p"].reason == "it is paused: only a run that failed, or was cancelled, is retried"
+    assert retried["p"].reason == (
+        "it is paused: only a run that failed, or was cancelled, forked or rolled back, is retried"
+    )
     cancelled = runs.cancel(all_runs=True)
     assert results(cancelled) == {"r0": "done", "r1": "done", "p": "done", "held": "done"}
     assert runs.get("held").status == "running"  # its holder is asked to stop it

@@ -80,18 +80,16 @@ def resume(args: Namespace, output: Output) -> int:
 
 
 def answer(args: Namespace, output: Output) -> int:
-    """Answer a question of a run, and resume the run here where its graph is known; else a worker resumes it.
+    """Answer a question of a run, or approve it, and resume it here where its graph is known; else a worker does.
 
     A process that executes other tasks or branches of the run meanwhile takes the answer in.
     """
-    *named, text = args.answer
-    if len(named) > 1:
+    if len(args.answer) > 2:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
     runs = find_run(args, output, changes=True)
     info = runs.get(args.run).info
     refuse_cancelled(info.run_id, info.status)
-    question = _find_question(info, named[0] if named else None)
-    answers = {question.id: _read_answer(text, question)}
+    answers = _answers_typed(args.answer, info)
     if info.shown_status == "running":
         runs.answer(args.run, answers=answers)
         return _report_posted(args.run, args, output)
@@ -100,6 +98,18 @@ def answer(args: Namespace, output: Output) -> int:
         return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
     runs.answer(args.run, answers=answers)
     return _report_queued(args.run, args, output)
+
+
+def _answers_typed(words: list[str], info: RunInfo) -> dict[str, Any] | None:
+    """The answers by question id that `answer` was given; None approves a run that was interrupted."""
+    if not words and info.waits_for_approval:
+        return None
+    if not words and info.questions:
+        missing = UsageError(f"run {info.run_id!r} waits for an answer: give it a VALUE")
+        raise missing.with_advice(*way_on(info))
+    *named, text = words or [""]
+    question = _find_question(info, named[0] if named else None)
+    return {question.id: _read_answer(text, question)}
 
 
 def read_changes(args: Namespace, graph: Graph, output: Output) -> dict[str, Any]:
@@ -271,7 +281,9 @@ def _find_question(info: RunInfo, question_id: str | None) -> Question:
 
 def _nothing_asked(info: RunInfo) -> UsageError:
     status = info.shown_status
-    if status == "paused":
+    if info.waits_for_approval:
+        status = f"{info.reason}, and waits for an approval"
+    elif status == "paused":
         status = "paused without a question"
     return UsageError(f"run {info.run_id!r} has no open question: it is {status}").with_advice(*way_on(info))
 

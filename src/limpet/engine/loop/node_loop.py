@@ -67,7 +67,7 @@ from limpet.graphs.state import NodeState, State
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.records import step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
-from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE
+from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE, INTERRUPTED
 from limpet.observe import events
 
 UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Cancelled, LoopStop})
@@ -343,7 +343,7 @@ class NodeLoop:
             if stop is not None:
                 return stop
         if name in plan.interrupt_before and not p.cleared:
-            return LoopStop(PAUSED, self, f"interrupted before {self.scope.place(name)!r}")
+            return LoopStop(PAUSED, self, f"{INTERRUPTED} before {self.scope.place(name)!r}")
         if p.iterations >= plan.max_iterations:
             reason = budget_reason("max_iterations", plan.max_iterations, "graph")
             return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
@@ -421,7 +421,7 @@ class NodeLoop:
             reason = f"choosing the next node failed: {self.reporter.error_line(chosen.error)}"
             return LoopStop(FAILED, self, reason, chosen.error, AFTER)
         place = self.scope.place(self.progress.node)
-        return LoopStop(PAUSED, self, f"interrupted after {place!r}", phase=AFTER)
+        return LoopStop(PAUSED, self, f"{INTERRUPTED} after {place!r}", phase=AFTER)
 
 
 def _target_of(chosen: str | SectionStart | Failed | None) -> str | None:

@@ -78,9 +78,9 @@ RUN_STATUSES: Final[dict[str, dict[str, str]]] = {
 """For each stored status of a run: which events can happen to it, and the status that each leads to.
 
 A run with status `running` isn't always under way: one that sleeps, or whose process crashed, is stored as
-running, too. `resume` is what a user or a supervisor does; retrying a failed run is a resume. `deadline` is a
-supervisor's resume of a run whose question was not answered in time. An imported run keeps the status that it
-was exported with.
+running, too. `resume` is what a user or a supervisor does; retrying a failed run is a resume. `answer` also approves
+an interrupted run. `deadline` is a supervisor's resume of a run whose question was not answered in time. An imported
+run keeps the status that it was exported with.
 """
 
 

@@ -200,7 +200,7 @@ class ResumeInput(NamedTuple):
             _check_in_time(progress, open_questions[question_id], now)
             check_answer(open_questions[question_id], answer)
         if open_questions and not given and _only_asks(progress, now):
-            raise _unanswered(progress, list(open_questions.values()))
+            raise unanswered(progress)
         return given
 
     def _by_id(self, progress: Progress, open_questions: Mapping[str, Question]) -> dict[str, Any]:
@@ -408,7 +408,9 @@ def _already_answered(
     return refused.with_advice(f"resume({progress.run_id!r}) resumes the run without an answer", "resume")
 
 
-def _unanswered(progress: Progress, asked: list[Question]) -> RunPaused:
+def unanswered(progress: Progress) -> RunPaused:
+    """The refusal of a call that answers none of the open questions."""
+    asked = progress.open_questions()
     listed = "; ".join(f"{question.id}: {question.prompt}" for question in asked)
     how = "answer" if len(asked) == 1 else "{question id: answer, …}"
     reason = f"it waits for an answer to {listed}"

@@ -12,16 +12,16 @@ from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
-from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.node_context.questions import ResumeInput, unanswered
 from limpet.engine.operations.run_info import info_at_last_stop, way_on
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
 from limpet.engine.sessions.compatibility import check_point, refuse_cancelled, refuse_completed
-from limpet.errors import AlreadyAnswered, Conflict, UsageError
+from limpet.errors import AlreadyAnswered, Conflict, LimpetError, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import answer_post, is_answer_to
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, ViewedTail, read_progress_and_weight
-from limpet.journal.store import Tail
+from limpet.journal.store import PAUSED, Tail
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
@@ -32,8 +32,9 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
 
     If a process executes the run, the answers are posted, and it takes them in. Otherwise a supervisor of the store
     resumes the run. `id` is that of the run, or of its checkpoint: then only what was asked there can be answered.
-    `wait` is for a store to which nothing can be posted. Raises `RunNotFound`, `Conflict`, `AnswerRefused`,
-    `AlreadyAnswered`, `AlreadyCompleted`, `RunCancelled`, `UsageError` if the run asks nothing, `DamagedRecord`.
+    Nothing given approves a run that was interrupted. `wait` is for an approval, and for a store to which nothing can
+    be posted. Raises `RunNotFound`, `Conflict`, `AnswerRefused`, `AlreadyAnswered`, `AlreadyCompleted`,
+    `RunCancelled`, `RunPaused` if nothing was answered, `UsageError` if the run asks nothing, `DamagedRecord`.
     """
     if wait is not None:
         wait = patience_of(wait, "wait")
@@ -43,9 +44,10 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     answers = _answers(client, progress, point, given, client.now())
     takes_posts = client.store.abilities.takes_part
     try:
-        holding = client.holding(run_id, None if takes_posts else wait)
+        holding = client.holding(run_id, None if takes_posts and answers else wait)
     except Conflict:
-        if not takes_posts:
+        # There is no post for an approval: a run that waits for one is held for a moment only, by a call like this.
+        if not (takes_posts and answers):
             raise
         _post(client, run_id, answers)
         return
@@ -79,17 +81,34 @@ def _read(tail: Tail, point: Point | None) -> tuple[Progress, int]:
 def _answers(
     client: LeaseClient, progress: Progress, point: Point | None, given: ResumeInput, now: float
 ) -> dict[str, Any]:
-    """The answers by question id. Raises if one isn't valid, or if nothing is asked."""
+    """The answers by question id; none for an approval. Raises if one isn't valid, or if nothing is asked."""
     given = given.about(asked_at(client, progress, point))
-    if not (progress.open_questions() or given.asked or given.answers):
-        info = info_at_last_stop(client, progress.run_id)
-        if closed := progress.answered_questions():
-            raise AlreadyAnswered(progress.run_id, closed, "none").with_advice(*way_on(info))
-        nothing_asked = UsageError(f"run {info.run_id!r} has no open question: it is {info.shown_status}")
-        raise nothing_asked.with_advice(*way_on(info))
+    if progress.waits_for_approval and not given.answers_any:
+        if given.asked is not None:
+            raise Conflict(progress.run_id, f"it was {progress.reason} after the checkpoint that is named")
+        return {}
+    if not progress.open_questions() and not (given.answers or (given.asked and given.answers_any)):
+        raise _nothing_asked(client, progress)
     answers = given.answers_to(progress, now)
+    # Of a paused run, another branch may wait for an approval, or a question has expired: then it continues.
+    if not answers and progress.status != PAUSED:
+        raise unanswered(progress)
     encode(answers, "answers")
     return answers
+
+
+def _nothing_asked(client: LeaseClient, progress: Progress) -> LimpetError:
+    info = info_at_last_stop(client, progress.run_id)
+    problem: LimpetError
+    if closed := progress.answered_questions():
+        problem = AlreadyAnswered(progress.run_id, closed, "none")
+    elif progress.waits_for_approval:
+        problem = UsageError(
+            f"run {info.run_id!r} has no open question: it was {info.reason}, and waits for an approval"
+        )
+    else:
+        problem = UsageError(f"run {info.run_id!r} has no open question: it is {info.shown_status}")
+    return problem.with_advice(*way_on(info))
 
 
 def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from limpet.engine.operations.cancel import CANCELLED_ALREADY, ended_already
 from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_at_last_stop, run_info
 from limpet.engine.operations.run_query import RunQuery, Search
 from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
-from limpet.journal.store import CANCELLED, DAMAGED, ENDED, FAILED, RUNNING
+from limpet.journal.store import CANCELLED, DAMAGED, ENDED, RUNNING
 from limpet.stores.heads import unreadable
 
 T = TypeVar("T")
@@ -157,13 +157,6 @@ def refuse_unknown_graphs(planned: Outcomes, is_known: Callable[[str], bool]) ->
             "nothing was changed"
         )
         raise refused.with_advice("give it with Runs(store, graphs=[…]), or choose other runs by graph=…")
-
-
-def unfit_to_retry(info: RunInfo) -> str:
-    """Why a run can't be retried; empty if it can."""
-    if info.status in (FAILED, CANCELLED):
-        return ""
-    return f"it is {info.shown_status}: only a run that failed, or was cancelled, is retried"
 
 
 def unfit_to_cancel(info: RunInfo) -> str:

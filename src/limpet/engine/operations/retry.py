@@ -1,4 +1,4 @@
-"""Hand a run that has failed, or was cancelled or quarantined, back to the workers."""
+"""Hand a run that has stopped, and waits for no answer and no approval, back to the workers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import RESUME, next_status
 from limpet.engine.node_context.questions import check_update
-from limpet.engine.operations.run_info import info_at_last_stop, way_on
+from limpet.engine.operations.run_info import info_at_last_stop, unfit_to_retry, way_on
 from limpet.engine.sessions.compatibility import refuse_completed
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import note_update
@@ -55,10 +55,9 @@ def _refuse_unless_stopped(client: LeaseClient, head: RunHead) -> None:
     if head.status in (FAILED, CANCELLED):
         return
     info = info_at_last_stop(client, head.run_id)
-    not_stopped = UsageError(
-        f"run {head.run_id!r} is {info.shown_status}: only a run that failed, or was cancelled, is retried"
-    )
-    raise not_stopped.with_advice(*way_on(info))
+    if reason := unfit_to_retry(info):
+        not_stopped = UsageError(f"run {head.run_id!r} can't be retried: {reason}")
+        raise not_stopped.with_advice(*way_on(info))
 
 
 def _make_due(

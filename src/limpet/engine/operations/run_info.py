@@ -23,9 +23,9 @@ from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.optional_calls import ListsUnreadable, provides
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
-from limpet.journal.store import DAMAGED, FAILED, RUNNING, STATUSES, RunHead, Store
+from limpet.journal.store import CANCELLED, DAMAGED, FAILED, PAUSED, RUNNING, STATUSES, RunHead, Store
 from limpet.journal.verify import readable_head
-from limpet.journal.waits import Question
+from limpet.journal.waits import INTERRUPTED, Question
 from limpet.stores.heads import unreadable
 
 QUEUED: Final = "queued"
@@ -110,6 +110,11 @@ class RunInfo(NamedTuple):
         return RETRYING if self.error else SLEEPING
 
     @property
+    def waits_for_approval(self) -> bool:
+        """Whether it was interrupted before or after a node: `answer()` without a value approves it."""
+        return self.status == PAUSED and not self.questions and (self.reason or "").startswith(INTERRUPTED)
+
+    @property
     def cursor(self) -> str:
         """Its place in a list, for `list(after=…)`."""
         return cursor_text(Cursor(self.created, self.run_id))
@@ -156,8 +161,11 @@ def way_on(info: RunInfo) -> WayOn:
     match info.shown_status:
         case "paused" if info.questions:
             return WayOn(f"answer({run_id!r}, …) answers what it asks", "answer")
+        case "paused" if info.waits_for_approval:
+            return WayOn(f"answer({run_id!r}) without a value approves it", "answer")
         case "paused":
-            return WayOn(f"resume({run_id!r}) continues it", "resume")
+            advice = f"retry({run_id!r}) hands it to the workers, and resume({run_id!r}) continues it here"
+            return WayOn(advice, "resume")
         case "queued" | "sleeping" | "retrying" | "abandoned":
             return WayOn("a supervisor of the store continues it: is one running for its graph?", "work")
         case "running" | "waiting":
@@ -170,6 +178,14 @@ def way_on(info: RunInfo) -> WayOn:
             return WayOn(f"verify({run_id!r}) lists what is damaged", "verify")
         case _:
             return WayOn(f"get({run_id!r}).result() returns its result", "result")
+
+
+def unfit_to_retry(info: RunInfo) -> str:
+    """Why a run can't be retried; empty if it can. A retry neither answers nor approves anything."""
+    is_waiting = bool(info.questions) or info.waits_for_approval
+    if info.status in (FAILED, CANCELLED) or (info.status == PAUSED and not is_waiting):
+        return ""
+    return f"it is {info.shown_status}: only a run that failed, or was cancelled, forked or rolled back, is retried"
 
 
 def run_info(head: RunHead) -> RunInfo:
