@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,6 +72,16 @@ def test_a_handle_is_only_given_for_a_run_that_exists_and_by_its_own_graph(store
     chain(asking(), name="other").compile(store=store).invoke({}, run_id="theirs").wait()
     with pytest.raises(WrongGraph):
         graph.get("theirs")
+
+
+def test_every_store_refuses_what_isnt_an_id(any_store: Any) -> None:
+    """H10: in the same words, whatever is asked about the run."""
+    graph = chain(count).compile(store=any_store)
+    runs = Runs(any_store, graph)
+    calls: list[Any] = [graph.get, runs.get, runs.history, runs.state, runs.verify, runs.answer, graph.answer]
+    for call, wrong in product(calls, (None, 5, b"x", Path("x"))):
+        with pytest.raises(UsageError, match="is named by its id, a str, not"):
+            call(wrong)
 
 
 def test_start_returns_a_handle_and_the_run_can_be_answered_to_its_result(store: Any) -> None:

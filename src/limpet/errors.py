@@ -369,11 +369,11 @@ class RunExists(Conflict):
 
     code = "run-exists"
 
-    def __init__(self, run_id: str, why: str = "") -> None:
+    def __init__(self, run_id: str, why: str = "", instead: str = "resume it") -> None:
         reason = "a run with this id already exists"
         if why:
             reason = f"{reason}, and {why}"
-        super().__init__(run_id, f"{reason}; resume it, or choose another id")
+        super().__init__(run_id, f"{reason}; {instead}, or choose another id")
 
 
 class RunError(LimpetError):

@@ -32,6 +32,9 @@ DEGRADED = "degraded"
 class OpenedRun(Generic[S]):
     """What `Run` and `AsyncRun` share: the run's id, and how far it has come in this process."""
 
+    _described = "a Run"
+    _execute = "execute()"
+
     def __init__(self, run_id: str, open_session: OpenSession) -> None:
         self._slot = SessionSlot(run_id, open_session)
 
@@ -70,10 +73,11 @@ class OpenedRun(Generic[S]):
         self._slot.cancel()
 
     def __getitem__(self, key: object) -> Any:
-        called = UsageError(
-            f"a {type(self).__name__} is a run to iterate, not its state, so it has no {key!r}"
+        self._allow_drop()  # one problem is enough
+        called = UsageError(f"{self._described} is a run to iterate, not its state, so it has no {key!r}")
+        raise called.with_advice(
+            f"{self._execute} returns the final state; {self._described} has it as .state"
         )
-        raise called.with_advice("execute() returns the final state; a Run has it as .state")
 
     def __del__(self) -> None:
         # Not for one whose constructor failed.
@@ -83,8 +87,8 @@ class OpenedRun(Generic[S]):
 
             with suppress(Exception):  # the interpreter may be ending
                 warnings.warn(
-                    f"run {slot.run_id!r} was never iterated, so it didn't run: iterate what invoke() or stream() "
-                    "returns, or call execute()",
+                    f"run {slot.run_id!r} was never iterated, so it didn't run: iterate {self._described}, or call "
+                    f"{self._execute}",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -202,6 +206,9 @@ class Run(OpenedRun[S]):
 
 class AsyncRun(OpenedRun[S]):
     """The same for `async for`; `await run.wait()` and `await run.result()` run it to its next stop."""
+
+    _described = "an AsyncRun"
+    _execute = "aexecute()"
 
     def __init__(self, run_id: str, open_session: OpenSession, raise_errors: bool = False) -> None:
         super().__init__(run_id, open_session)

@@ -398,7 +398,7 @@ class Runs:
         chosen = chosen_runs(self._client, run_ids, dict(filters), all_runs, limit, change.name)
         found = change_runs(self._client, chosen, change, dry_run)
         if isinstance(run_ids, str) and not dry_run:
-            found = iter([change_one(change, run_ids)])
+            found = iter([change_one(self._client, change, run_ids)])
         outcomes = Outcomes()
         for outcome in found:
             outcomes.append(outcome)

@@ -40,6 +40,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from limpet.defaults import LEASE
+from limpet.errors import UsageError
 from limpet.journal.run_filter import Cursor, RunFilter
 
 Level = Literal["disk", "process", "memory"]
@@ -56,6 +57,13 @@ DAMAGED = "damaged"
 
 MISSING = "it is missing"
 """The reason of a `DamagedRecord` that the store doesn't have, although nothing deleted it."""
+
+
+def checked_id(run_id: str) -> str:
+    """The id of a run that a store is asked for. Raises `UsageError` for what isn't a str."""
+    if not isinstance(run_id, str):
+        raise UsageError(f"a run is named by its id, a str, not {run_id!r}; of a Run, that is .id")
+    return run_id
 
 
 class Abilities(NamedTuple):

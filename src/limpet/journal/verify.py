@@ -17,7 +17,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import StoredTail, apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail
+from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail, checked_id
 from limpet.journal.writer import summary
 
 MAX_MISSING = 1_000_000
@@ -143,7 +143,7 @@ def salvaged_tail(store: Store, run_id: str) -> Tail:
 def newest_tail(store: Store, run_id: str) -> Tail:
     """The records from the newest snapshot on. If the head can't be read, they are those that the journal has."""
     try:
-        return store.read(run_id)
+        return store.read(checked_id(run_id))
     except DamagedRecord as damage:
         if damage.sequence:
             raise
@@ -155,7 +155,7 @@ def newest_tail(store: Store, run_id: str) -> Tail:
 def whole_tail(store: Store, run_id: str) -> Tail:
     """All records. If the head can't be read, they are those that the journal has."""
     try:
-        return store.read(run_id, first=1)
+        return store.read(checked_id(run_id), first=1)
     except DamagedRecord as damage:
         if damage.sequence:
             raise
@@ -188,7 +188,7 @@ def gather_records(store: Store, run_id: str) -> GatheredRecords:
     Raises `DamagedRecord` if the head, or its number of records, can't be trusted, and no record is left.
     """
     try:
-        tail = store.read(run_id, first=1)
+        tail = store.read(checked_id(run_id), first=1)
     except DamagedRecord:
         try:
             head = _head_before_damage(store, run_id)

@@ -84,7 +84,12 @@ def test_all_runs_that_match_are_handed_back_and_go_on_from_where_they_stopped(a
     assert sorted(bug.paid) == [f"r{each}" for each in range(6)]
     assert results(runs.retry(["r1", "r0"])) == {"r1": "done", "r0": "skipped"}
     assert runs.retry("r3", progress=seen.append) == seen[3:]
-    assert [outcome.run_id for outcome in seen[3:]] == ["r3"]
+    assert seen[3:] == [Outcome("r3", "orders", "failed", "done")]
+    assert runs.cancel("r3") == [Outcome("r3", "orders", "queued", "done")]
+    assert runs.cancel("r3") == [
+        Outcome("r3", "orders", "cancelled", "skipped", runs.cancel(["r3"])[0].reason)
+    ]
+    assert runs.delete("r3") == [Outcome("r3", "orders", "cancelled", "done")]
 
 
 def test_a_run_that_cannot_be_changed_does_not_stop_the_others() -> None:

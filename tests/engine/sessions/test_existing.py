@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -107,7 +108,7 @@ def test_a_run_whose_journal_was_deleted_is_refused(store: Any) -> None:
     """H10: its result isn't there to be given."""
     graph = counting(store, [], keep_result=False)
     graph.execute({"n": 1}, run_id="r")
-    with pytest.raises(RunExists, match="its journal was deleted"):
+    with pytest.raises(RunExists, match=r"keep_result=False; delete it, or choose another id"):
         graph.execute({"n": 1}, run_id="r")
 
 
@@ -319,7 +320,7 @@ def test_a_run_that_is_never_iterated_warns() -> None:
     graph = counting(MemoryStore(), [])
     with pytest.warns(RuntimeWarning, match="was never iterated"):
         graph.invoke({"n": 1}, run_id="r")
-    with pytest.warns(RuntimeWarning, match="call execute"):
+    with pytest.warns(RuntimeWarning, match=r"iterate an AsyncRun, or call aexecute\(\)"):
         graph.astream({"n": 1})
     assert graph.runs() == []
     graph.execute({"n": 1}, run_id="r")
@@ -333,10 +334,18 @@ def test_a_run_that_is_never_iterated_warns() -> None:
 
 def test_a_run_is_not_its_state() -> None:
     """H10: indexing it names what returns the state."""
-    run = counting(MemoryStore(), []).invoke({"n": 1})
+    graph = counting(MemoryStore(), [])
+    run = graph.invoke({"n": 1})
     with pytest.raises(UsageError, match=r"execute\(\) returns the final state"):
         run["n"]
     run.wait()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it would warn as it is dropped
+        with pytest.raises(UsageError, match=r"^a Run is a run to iterate.*; execute\(\) returns"):
+            graph.invoke({"n": 1})["n"]
+        with pytest.raises(UsageError, match=r"^an AsyncRun is a run to iterate.*; aexecute\(\) returns"):
+            graph.ainvoke({"n": 1})["n"]
+        gc.collect()
 
 
 def test_earlier_steps_of_a_completed_run_are_deleted_later(monkeypatch: pytest.MonkeyPatch) -> None:

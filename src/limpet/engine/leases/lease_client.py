@@ -22,7 +22,7 @@ from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.errors import Conflict, RunNotFound, StoreError
 from limpet.journal.optional_calls import Notifying, provides
-from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail
+from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail, checked_id
 from limpet.threads.workers import JobQueue
 
 FIRST_RECHECK = 0.02
@@ -222,9 +222,9 @@ class LeaseClient:
         return time() if self.clock is None else self.clock()
 
     def head(self, run_id: str) -> RunHead:
-        """What the store knows of a run. Raises `RunNotFound` that names the store."""
+        """What the store knows of a run. Raises `RunNotFound` that names the store, and `UsageError`."""
         try:
-            return self.store.head(run_id)
+            return self.store.head(checked_id(run_id))
         except RunNotFound:
             raise RunNotFound(run_id, f"looked in {self.store}") from None
 

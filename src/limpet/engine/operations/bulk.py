@@ -116,13 +116,14 @@ def chosen_runs(
     return Chosen(None, query, limit)
 
 
-def change_one(change: Change, run_id: str) -> Outcome:
+def change_one(client: LeaseClient, change: Change, run_id: str) -> Outcome:
     """Change one run. Unlike with several, what goes wrong is raised."""
+    info = _info_of_named(client, run_id)
     reason = change.do(run_id) or ""
     result = DONE
     if reason:
         result = SKIPPED
-    return Outcome(run_id, "", "", result, reason)
+    return _outcome(info, result, reason)
 
 
 def change_runs(client: LeaseClient, chosen: Chosen, change: Change, dry_run: bool) -> Iterator[Outcome]:
@@ -189,14 +190,18 @@ def _ids(given: Any, call: str) -> list[str]:
 
 
 def _change_named(client: LeaseClient, change: Change, dry_run: bool, run_id: str) -> Outcome:
-    blank = Outcome(run_id, "", "", FAILED_TO)
     try:
-        info = info_at_last_stop(client, run_id)
-    except KeyMissing:
-        info = run_info(unreadable(run_id, 0.0))  # it is there, and needs no key to be deleted
+        info = _info_of_named(client, run_id)
     except LimpetError as error:
-        return _failed(blank, error)
+        return _failed(Outcome(run_id, "", "", FAILED_TO), error)
     return _changed(client, info, change, dry_run)
+
+
+def _info_of_named(client: LeaseClient, run_id: str) -> RunInfo:
+    try:
+        return info_at_last_stop(client, run_id)
+    except KeyMissing:
+        return run_info(unreadable(run_id, 0.0))  # it is there, and needs no key to be deleted
 
 
 def _change_found(

@@ -16,6 +16,7 @@ from limpet.errors import DamagedRecord, RunNotFound, UsageError
 from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, ViewedTail, questions_at
+from limpet.journal.store import checked_id
 
 MAX_STEP_DIGITS = 4000
 """Digits that a step may have. Python refuses to convert much longer numbers."""
@@ -44,7 +45,7 @@ def run_and_point(client: LeaseClient, reference: str) -> tuple[str, Point | Non
 
     Raises `UsageError` where both exist. If neither does, it is taken for a checkpoint.
     """
-    run_id, point = _split(reference)
+    run_id, point = _split(checked_id(reference))
     if point is None:
         return run_id, None
     meanings = dict.fromkeys([(run_id, point), (reference, None)])

@@ -63,7 +63,8 @@ def check_same_start(compiled: CompiledGraph, request: StartRequest) -> None:
     if head.graph != compiled.plan.name:
         raise RunExists(run_id, f"it is a run of graph {head.graph!r}")
     if head.status == COMPLETED and not head.snapshot:
-        raise RunExists(run_id, "it is complete, and its journal was deleted")
+        why = "it is complete: its result was deleted with its journal, because of keep_result=False"
+        raise RunExists(run_id, why, "delete it")
     stored = read_progress(client.store.read(run_id)).meta.get("input")
     if stored is None:
         raise RunExists(run_id, "its id wasn't chosen by the call that started it")
