@@ -423,9 +423,9 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
 
 
 def _raising(events: Generator[dict[str, Any], None, None]) -> Generator[dict[str, Any], None, None]:
-    """The events of a run whose error is raised instead of shown, once the run is over."""
+    """The events of a run whose error is raised, once it is over; those of branches elsewhere have no exception."""
     for event in events:
-        if event["type"] == "error":
+        if event["type"] == "error" and "exception" in event:
             for _ in events:
                 pass
             raise event["exception"]
@@ -436,7 +436,7 @@ async def _raising_async(
     events: AsyncGenerator[dict[str, Any], None],
 ) -> AsyncGenerator[dict[str, Any], None]:
     async for event in events:
-        if event["type"] == "error":
+        if event["type"] == "error" and "exception" in event:
             async for _ in events:
                 pass
             raise event["exception"]

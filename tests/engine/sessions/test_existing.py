@@ -30,9 +30,11 @@ from limpet import (
     pause,
     register_type,
 )
+from limpet.engine.following import elsewhere
 from limpet.engine.leases.lease_client import client_for
-from support.graphs import Via, chain
+from support.graphs import Via, chain, fan
 from support.posts import post_cancel
+from support.waiting import until
 
 LONG = 30.0
 
@@ -265,6 +267,96 @@ def test_a_stream_of_a_run_that_another_executes_follows_it(store: Any, via: Via
         assert first.result(LONG)["n"] == 4
     steps = [event["node"] for event in followed if event["type"] == "step"]
     assert (steps, followed[-1]["type"], followed[-1]["state"]["n"]) == (["n1", "n2", "n3"], "final", 4)
+
+
+@pytest.mark.parametrize("how", ["completes", "fails", "pauses", "is cancelled"])
+@pytest.mark.parametrize("kind", ["graph", "workflow"])
+def test_the_end_of_a_run_that_another_executes_is_reported_at_once_as_any_end(
+    via: Via, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
+) -> None:
+    """H10: by `stream`, `invoke` and `execute`, without a last look some time later."""
+    monkeypatch.setattr(elsewhere, "LONGEST_WAIT", 2 * LONG)
+    store = MemoryStore()
+    begun = threading.Event()
+    proceed = threading.Event()
+
+    def work(*given: Any) -> Any:
+        begun.set()
+        assert proceed.wait(LONG)
+        if how == "fails":
+            raise ValueError("broken")
+        return {"n": pause("well?") if how == "pauses" else 1}
+
+    graph: Any = chain(work, lambda state: {}).compile(store=store)
+    if kind == "workflow":
+        graph = Workflow("flow").add_task("work", work).add_task("then", lambda work: 1, depends_on=["work"])
+        graph.compile(store=store)
+
+    def end(call: Any) -> list[Any]:
+        """What a caller gets of a run that another executes, and what that one gets."""
+        begun.clear()
+        proceed.clear()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(lambda: list(graph.invoke({}, run_id=call.__name__)))
+            assert begun.wait(LONG)
+            run = call({}, run_id=call.__name__)
+            told = pool.submit(_told, run)
+            until(lambda: run._slot.has_waited)
+            if how == "is cancelled":
+                graph.cancel(call.__name__)
+            proceed.set()
+            return [told.result(LONG), first.result(LONG)]
+
+    is_async = via.api == "async"
+    told, first = end(graph.ainvoke if is_async else graph.invoke)
+    assert [_comparable_end(event) for event in told] == [_comparable_end(event) for event in first]
+    streamed, first = end(graph.astream if is_async else graph.stream)
+    assert _comparable_end(streamed[-1]) == _comparable_end(first[-1])
+    assert [event["type"] for event in streamed].count("pause") == (how == "pauses" and kind == "graph")
+    if how == "pauses":
+        with pytest.raises(RunPaused):
+            via.execute(graph, {}, run_id="stream" if not is_async else "astream")
+
+
+def _told(run: Any) -> list[dict[str, Any]]:
+    async def collect() -> list[dict[str, Any]]:
+        return [event async for event in run]
+
+    return asyncio.run(collect()) if hasattr(run, "__aiter__") else list(run)
+
+
+def _comparable_end(event: dict[str, Any]) -> dict[str, Any]:
+    """What doesn't differ between two ends of equal runs, or in what only their own process knows."""
+    found = {key: value for key, value in event.items() if key not in ("timestamp", "cursor")}
+    return {**found, "state": dict(event.get("state", {})), "exception": type(event.get("exception"))}
+
+
+def test_errors_of_branches_elsewhere_are_shown_though_that_of_the_run_is_raised(store: Any) -> None:
+    """H10, A12: with `raise_exceptions`."""
+    begun = threading.Event()
+    proceed = threading.Event()
+
+    def fail(state: Any) -> dict[str, Any]:
+        begun.set()
+        assert proceed.wait(LONG)
+        raise ValueError("broken")
+
+    graph = fan({"one": fail}, raise_exceptions=True).compile(store=store)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(graph.execute, {}, run_id="r")
+        assert begun.wait(LONG)
+        followed: list[str] = []
+
+        def follow() -> None:
+            for event in graph.stream({}, run_id="r"):
+                followed.append(event["type"])
+                proceed.set()
+
+        with pytest.raises(ExecutionError, match="broken"):
+            follow()
+        assert followed[-2:] == ["error", "fail"]
+        with pytest.raises(ExecutionError, match="broken"):
+            first.result(LONG)
 
 
 def test_a_run_that_this_thread_has_open_is_not_waited_for(store: Any) -> None:

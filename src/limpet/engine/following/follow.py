@@ -77,7 +77,7 @@ async def _afollow(
 class Follower(Member):
     """One caller that follows a run: how far it has come, and the window that it takes the next events from."""
 
-    __slots__ = ("_has_begun", "_place", "_watcher", "_window", "is_over", "place", "run")
+    __slots__ = ("_has_begun", "_known", "_place", "_watcher", "_window", "is_over", "place", "run")
 
     def __init__(
         self, client: LeaseClient, run_id: str, cursor: EventCursor, secrets: frozenset[str]
@@ -91,6 +91,8 @@ class Follower(Member):
         """How far it has taken events."""
         self._has_begun = False
         """Whether the store was available since the caller began to follow."""
+        self._known: RunHead | None = None
+        """The newest head up to which it has taken all events."""
         self._window: Window | None = None
         self._watcher = watcher_for(client.store)
         self.run: FollowedRun = self._watcher.join(run_id, secrets, self)
@@ -131,7 +133,10 @@ class Follower(Member):
                 self._window = None
                 continue
             entries = self._without_known(new)
-            if entries or self._has_all_of(window, reads, head):
+            if entries:
+                return entries
+            self._known = head or self._known
+            if self._has_all_of(window, reads, head):
                 return entries
 
     def hand_out(self, entry: Entry) -> Event:
@@ -140,6 +145,11 @@ class Follower(Member):
         self.place = place
         cursor = entry.cursor if place is entry.place else place.to_text(self.run.run_id)
         return {**entry.event, "cursor": cursor}
+
+    def has_all_up_to(self, head: RunHead) -> bool:
+        """Whether it has taken all events that there were when the run had this head."""
+        known = self._known
+        return known is not None and known.sequence >= head.sequence and known.output >= head.output
 
     def leave(self) -> None:
         """The caller doesn't follow the run any longer."""

@@ -169,13 +169,31 @@ class RunLifecycle:
         return Verdict(COMPLETED)
 
     def _repeat_stop(self) -> Ending:
-        """Report once more why a stored run stopped: it is complete, or it is paused."""
+        """Report once more why a stored run stopped."""
         p = self.progress
         if p.status == COMPLETED:
             return (yield from self._report_complete())
+        if p.status in (FAILED, CANCELLED):
+            return (yield from self._repeat_end())
         is_own = bool(p.questions) or not any(p.stopped_branches())
         yield from self._report_waits(is_own, p.checkpoint_id)
         return Verdict(PAUSED, questions=p.open_questions())
+
+    def _repeat_end(self) -> Ending:
+        """Report once more that a stored run has failed, or was cancelled."""
+        p = self.progress
+        stored = p.error or {}
+        node = stored.get("node") or p.current_node()
+        error = error_of_stopped(p.run_id, p.status, p.reason, stored.get("type"), node)
+        event: dict[str, Any] = {"node": node, "state": self.loop.reporter.state_copy(), "run_id": p.run_id}
+        if p.status == CANCELLED:
+            yield Report({"type": "cancelled", **event, "node": p.node})
+        else:
+            if isinstance(error, ExecutionError):
+                error.state = event["state"]
+            event |= {"error": p.reason, "exception": error, "checkpoint_path": p.checkpoint_id}
+            yield from _reports(self.loop.reporter.stream_events.run_fails(event))
+        return Verdict(p.status, error)
 
     def _pause(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
         p = self.progress

@@ -24,26 +24,30 @@ from limpet.errors import (
 )
 from limpet.journal.reader import read_progress
 from limpet.journal.record_shapes import read_summary
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RunHead
+from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RunHead
 
 
 def open_existing(compiled: CompiledGraph, request: StartRequest, stream: bool, has_waited: bool) -> Session:
     """Open the run that this same start has created before, as its status demands.
 
     A completed run gives its result, a paused one its pause. One that failed, or that no process executes, is
-    continued here; but a caller that `has_waited` for another process gets the failure that it waited for. Raises
-    `HeldElsewhere` while a process executes the run, `RunExists` for another start, `RunCancelled`, `RunQuarantined`,
-    `ExecutionError`, `RunNotFound`, and what `resume` raises.
+    continued here. But a caller that `has_waited` for another process gets how the run ended there: of several
+    that wait for a run which fails, none runs it again by itself. Raises `HeldElsewhere` while a process executes the
+    run, `RunExists` for another start, `RunCancelled`, `RunQuarantined`, `RunNotFound`, and what `resume` raises.
     """
     client = compiled.need_client("run_id=…")
     check_same_start(compiled, request)
     run_id = request.run_id
     while True:
         head = client.head(run_id)
-        _refuse_stopped(head, has_waited)
         is_due = head.due is not None and head.due <= client.now()
-        if head.status == COMPLETED or (head.status == PAUSED and not is_due):
-            return stored_stop(compiled, run_id, stream)
+        is_end = head.status == COMPLETED or (has_waited and head.status in ENDED)
+        if is_end or (head.status == PAUSED and not is_due):
+            session = stored_stop(compiled, run_id, stream)
+            if session.progress.status == head.status or client.head(run_id) == head:
+                return session
+            continue  # it was resumed meanwhile
+        _refuse_stopped(head)
         # What is due is a paused run that was answered, or whose question has expired: it needs no approval.
         given = ResumeInput(timed=head.status == PAUSED, is_start=True)
         try:
@@ -72,13 +76,10 @@ def check_same_start(compiled: CompiledGraph, request: StartRequest) -> None:
         raise RunExists(run_id, "it was started with another input")
 
 
-def _refuse_stopped(head: RunHead, has_waited: bool) -> None:
-    """Raise the error of a run that is only run again if a user wants that: one that was cancelled or quarantined.
-
-    Of several callers that wait for a run which fails, none runs it again by itself.
-    """
+def _refuse_stopped(head: RunHead) -> None:
+    """Raise the error of a run that is only run again if a user wants that: one that was cancelled or quarantined."""
     is_quarantined = head.error == RunQuarantined.__name__
-    if head.status == CANCELLED or (head.status == FAILED and (is_quarantined or has_waited)):
+    if head.status == CANCELLED or (head.status == FAILED and is_quarantined):
         reason = read_summary(head.note).get("reason")
         raise error_of_stopped(head.run_id, head.status, reason, head.error, head.node)
 

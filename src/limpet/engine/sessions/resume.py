@@ -172,7 +172,7 @@ def resume_checkpoint(
 
 
 def stored_stop(compiled: CompiledGraph, run_id: str, stream: bool) -> Session:
-    """A session of a run that is complete or paused, which runs nothing: it reports once more how the run stopped."""
+    """A session of a run that has stopped, which runs nothing: it reports once more how the run stopped."""
     tail = compiled.need_client("run_id=…").store.read(run_id)
     if not tail.records:
         refuse_completed(tail.head)
