@@ -13,7 +13,15 @@ from limpet.engine.following import follow
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import error_of_stopped
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.run_info import ABANDONED, QUEUED, RunInfo, info_at_last_stop, info_of, way_on
+from limpet.engine.operations.run_info import (
+    ABANDONED,
+    QUEUED,
+    RunInfo,
+    info_at_last_stop,
+    info_by_head,
+    info_of,
+    way_on,
+)
 from limpet.engine.operations.stored_state import as_state, checkpoints, viewed_progress
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import tag_names
@@ -104,38 +112,32 @@ class RunHandle(Generic[S]):
     ahistory = async_version(history)
 
     def wait(self, timeout: float | None = None) -> RunInfo:
-        """Wait until the run ends or asks something, and return what is known of it then. Raises `TimeoutError`.
+        """Wait until the run ends, pauses or asks something, and return what is known of it then.
 
-        A store that becomes unavailable meanwhile is waited for, too.
+        A branch or task may ask while others continue: then the status is `running`, and `questions` has what it
+        asks. If that is so already, this returns at once; but an answer that was given is waited for until the run
+        has taken it in. A store that becomes unavailable meanwhile is waited for, too. Raises `TimeoutError`.
         """
-        patience = patience_of(timeout, "timeout")
-        if follow.wait_for_stop(self._client, self.run_id, patience) is None:
-            raise self._too_late(timeout)
-        return self.info
+        return self._wait(timeout, follow.has_stopped_or_asks)
 
     async def await_(self, timeout: float | None = None) -> RunInfo:
         """`wait` without blocking the event loop, or a thread."""
-        patience = patience_of(timeout, "timeout")
-        if await follow.await_stop(self._client, self.run_id, patience) is None:
-            from asyncio import to_thread
-
-            raise await to_thread(self._too_late, timeout)
-        return await self.ainfo()
+        return await self._await(timeout, follow.has_stopped_or_asks)
 
     def result(self, timeout: float | None = None) -> S:
-        """Wait until the run ends, and return the final state.
+        """Wait until the run ends or pauses, and return the final state.
 
         Raises `ExecutionError` for a run that failed, `RunQuarantined`, `RunCancelled`, `RunPaused` for one that
         waits for an answer or an approval, `RunNotFound`, and `TimeoutError`.
         """
-        info = self.wait(timeout)
+        info = self._wait(timeout, follow.has_stopped)
         if info.status == COMPLETED:
             return self.state
         raise _why_no_result(info)
 
     async def aresult(self, timeout: float | None = None) -> S:
         """`result` without blocking the event loop, or a thread."""
-        info = await self.await_(timeout)
+        info = await self._await(timeout, follow.has_stopped)
         if info.status == COMPLETED:
             return await self.astate()
         raise _why_no_result(info)
@@ -284,6 +286,22 @@ class RunHandle(Generic[S]):
             unknown = UsageError(f"{call}() checks run {self.run_id!r} against its graph, {self.graph!r}")
             raise unknown.with_advice("give it with Runs(store, graphs=[…]), or ask graph.get(…) for the run")
         return self._compiled
+
+    def _wait(self, timeout: float | None, is_enough: follow.IsEnough) -> RunInfo:
+        patience = patience_of(timeout, "timeout")
+        head = follow.wait_for(self._client, self.run_id, patience, is_enough)
+        if head is None:
+            raise self._too_late(timeout)
+        return info_by_head(self._client, head)
+
+    async def _await(self, timeout: float | None, is_enough: follow.IsEnough) -> RunInfo:
+        from asyncio import to_thread
+
+        patience = patience_of(timeout, "timeout")
+        head = await follow.await_for(self._client, self.run_id, patience, is_enough)
+        if head is None:
+            raise await to_thread(self._too_late, timeout)
+        return await to_thread(info_by_head, self._client, head)
 
     def _too_late(self, timeout: float | None) -> TimeoutError:
         status = RUNNING

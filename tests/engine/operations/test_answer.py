@@ -27,14 +27,14 @@ from limpet import (
 from limpet.journal.encoding import codec
 from limpet.journal.encoding.user_types import TypeRegistry
 from limpet.journal.inbox import answer_post, cancel_post
-from support.graphs import asking_while_another_runs, chain, fan
+from support.graphs import Via, asking_while_another_runs, chain, fan
 from support.waiting import until
 
 LONG = 30.0
 
 
-def test_a_question_is_answered_while_other_branches_run(store: Any) -> None:
-    """H10: it shows from the moment it is asked, and its branch continues at once."""
+def test_a_question_is_answered_while_other_branches_run(store: Any, via: Via) -> None:
+    """H10: `wait` returns when it is asked, and its branch continues at once when it is answered."""
     proceed = threading.Event()
     graph = asking_while_another_runs(store, proceed)
     other = asking_while_another_runs(store, proceed).compile(store=store, lease=20.0)
@@ -49,13 +49,20 @@ def test_a_question_is_answered_while_other_branches_run(store: Any) -> None:
         running = pool.submit(run)
         until(lambda: "src" in steps)
         handle = other.get("r")
-        until(lambda: handle.questions)
-        assert handle.status == "running"
+        asked = handle.wait(LONG) if via.api == "sync" else asyncio.run(handle.await_(LONG))
+        assert [question.prompt for question in asked.questions] == ["well?"]
+        assert (asked.status, handle.wait(0).questions) == ("running", asked.questions)
+        with pytest.raises(TimeoutError):
+            handle.result(0)
         with pytest.raises(AnswerRefused):
             handle.answer("maybe")
         handle.answer("yes")
+        with pytest.raises(TimeoutError):
+            handle.wait(0)
         until(lambda: "ask" in steps)
         assert not running.done()
+        with pytest.raises(TimeoutError):
+            handle.wait(0)
         with pytest.raises((AlreadyAnswered, UsageError)):
             handle.answer("no")
         proceed.set()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from time import monotonic
 
 from limpet.engine.following.cursor import EventCursor
@@ -12,8 +13,12 @@ from limpet.engine.following.run_events import Event
 from limpet.engine.following.watcher import FollowedRun, watcher_for
 from limpet.engine.following.window import Member, Window, after, is_behind
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.errors import StoreUnavailable
+from limpet.errors import LimpetError, StoreUnavailable
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import ENDED, RUNNING, RunHead
+
+IsEnough = Callable[[RunHead], bool]
+"""Whether a caller that waits for a run has waited long enough, by its head."""
 
 LONGEST_WAIT = 3600.0
 """Seconds for which a follower waits at most before it looks again."""
@@ -199,44 +204,57 @@ class Follower(Member):
         return False
 
 
-def wait_for_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead | None:
-    """Wait until a run isn't running any more; None if it still is after this many seconds.
+def has_stopped(head: RunHead) -> bool:
+    """Whether a run isn't running any more."""
+    return head.status != RUNNING
+
+
+def has_stopped_or_asks(head: RunHead) -> bool:
+    """The same; or it asks something while other branches or tasks of it continue, and no post for it waits.
+
+    Such a post may be the answer: whether the run asks is known when it has been taken in.
+    """
+    return head.status != RUNNING or (head.taken == head.posted and _asks(head.note))
+
+
+def wait_for(client: LeaseClient, run_id: str, seconds: float, is_enough: IsEnough) -> RunHead | None:
+    """Wait until a run's head is enough, and return it; None if it isn't after this many seconds.
 
     Raises `RunNotFound`, also when the run is deleted meanwhile. A store that is unavailable is waited for, unless it
     is from the beginning on.
     """
     deadline = monotonic() + seconds
     head = client.head(run_id)
-    if head.status != RUNNING:
+    if is_enough(head):
         return head
     with _watched(client, run_id) as run:
         while True:
             seen = run.version
-            if run.seems_stopped:
-                stopped = _stopped_head(client, run)
-                if stopped is not None:
-                    return stopped
+            if run.head is not None and is_enough(run.head):
+                found = _head_now(client, run)
+                if found is not None and is_enough(found):
+                    return found
             remaining = deadline - monotonic()
             if remaining <= 0:
                 return None
             run.wait(seen, remaining)
 
 
-async def await_stop(client: LeaseClient, run_id: str, seconds: float) -> RunHead | None:
+async def await_for(client: LeaseClient, run_id: str, seconds: float, is_enough: IsEnough) -> RunHead | None:
     """The same without blocking the event loop, or a thread."""
     from asyncio import to_thread
 
     deadline = monotonic() + seconds
     head = await to_thread(client.head, run_id)
-    if head.status != RUNNING:
+    if is_enough(head):
         return head
     with _watched(client, run_id) as run:
         while True:
             seen = run.version
-            if run.seems_stopped:
-                stopped = await to_thread(_stopped_head, client, run)
-                if stopped is not None:
-                    return stopped
+            if run.head is not None and is_enough(run.head):
+                found = await to_thread(_head_now, client, run)
+                if found is not None and is_enough(found):
+                    return found
             remaining = deadline - monotonic()
             if remaining <= 0:
                 return None
@@ -255,14 +273,24 @@ def _watched(client: LeaseClient, run_id: str) -> Iterator[FollowedRun]:
         watcher.leave(run, member)
 
 
-def _stopped_head(client: LeaseClient, run: FollowedRun) -> RunHead | None:
-    """The head of a run that has stopped; None if it hasn't, or if the store is unavailable for a while.
+def _head_now(client: LeaseClient, run: FollowedRun) -> RunHead | None:
+    """The head of a run; None if the store is unavailable for a while.
 
     The store is asked again, as what the watcher saw may be older than the wait.
     """
     try:
-        head = client.head(run.run_id)
+        return client.head(run.run_id)
     except StoreUnavailable as problem:
         run.endure(problem)
         return None
-    return None if head.status == RUNNING else head
+
+
+@lru_cache(maxsize=1024)  # a head changes with each step, its note seldom
+def _asks(note: bytes) -> bool:
+    """Whether the summary in a head has open questions. One that can't be read has none."""
+    if not note:
+        return False
+    try:
+        return bool(read_summary(note).get("questions"))
+    except (LimpetError, ValueError):
+        return False

@@ -23,7 +23,7 @@ from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.following.window import Member, Window, is_behind
 from limpet.errors import KeyMissing, StoreUnavailable, TooLarge
-from limpet.journal.store import RUNNING, RunHead, Store
+from limpet.journal.store import RunHead, Store
 from limpet.threads.workers import RECHECK_INTERVAL, Monitor, start_thread
 
 if TYPE_CHECKING:
@@ -64,11 +64,6 @@ class FollowedRun:
         self._watcher = watcher
         self._monitor = Monitor()
         self._sleepers: dict[Future[None], AbstractEventLoop] = {}
-
-    @property
-    def seems_stopped(self) -> bool:
-        """Whether the run wasn't running when the watcher saw it last."""
-        return self.head is not None and self.head.status != RUNNING
 
     def window_at(self, place: EventCursor) -> Window:
         """A window with the events after a place: one that others use, if there is one that begins before it."""

@@ -169,7 +169,7 @@ def way_on(info: RunInfo) -> WayOn:
         case "queued" | "sleeping" | "retrying" | "abandoned":
             return WayOn("a supervisor of the store continues it: is one running for its graph?", "work")
         case "running" | "waiting":
-            return WayOn(f"get({run_id!r}).wait() waits until it stops", "watch")
+            return WayOn(f"get({run_id!r}).wait() waits until it stops or asks", "watch")
         case "failed" | "quarantined":
             return WayOn(f"retry({run_id!r}) hands it back to the workers", "retry")
         case "cancelled":
@@ -221,10 +221,17 @@ def is_quarantined(head: RunHead) -> bool:
 def info_of(client: LeaseClient, run_id: str) -> RunInfo:
     """What a store knows of a run, even if it is damaged. Raises `RunNotFound`, and `KeyMissing`."""
     try:
-        head = client.head(run_id)
-        return with_position(client, head, _info_from(client, head))
+        return info_by_head(client, client.head(run_id))
     except DamagedRecord as damage:
         return _damaged_info(client.store, unreadable(run_id, 0.0), damage)
+
+
+def info_by_head(client: LeaseClient, head: RunHead) -> RunInfo:
+    """The same of a run that had this head; of one under way, the position that it has reached by now."""
+    try:
+        return with_position(client, head, _info_from(client, head))
+    except DamagedRecord as damage:
+        return _damaged_info(client.store, unreadable(head.run_id, 0.0), damage)
 
 
 def info_at_last_stop(client: LeaseClient, run_id: str) -> RunInfo:
