@@ -57,6 +57,28 @@ def test_a_run_that_is_cancelled_on_its_way_to_an_interrupt_still_stops_there() 
     assert (event["type"], ran) == ("interrupt", [])
 
 
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+@pytest.mark.parametrize("by", ["retry", "resume"])
+def test_a_cancel_approves_no_interrupt(when: str, by: str) -> None:
+    """F3, H10: a run that was cancelled while it waited for an approval waits for it again."""
+    ran: list[str] = []
+    graph = chain(lambda state: ran.append("n1"), lambda state: ran.append("n2"))
+    graph.compile(store=MemoryStore(), **{when: ["n2" if when == "interrupt_before" else "n1"]})
+    handle = graph.start(run_id="r")
+    graph.recover()
+    handle.cancel()
+    if by == "retry":
+        Runs(graph.compiled().need_client("test").store).retry(status="cancelled")
+        graph.recover()
+    else:
+        with pytest.raises(RunPaused):
+            graph.resume("r")
+    assert (handle.status, handle.info.waits_for_approval, ran) == ("paused", True, ["n1"])
+    handle.answer()
+    graph.recover()
+    assert (handle.status, ran) == ("completed", ["n1", "n2"])
+
+
 def test_a_request_to_cancel_is_durable_when_it_returns() -> None:
     """G12, H10: though the caller leaves the run before its next node, or its process crashes."""
     graph = chain(lambda state: {}, lambda state: {"second": True}).compile(store=MemoryStore())

@@ -30,6 +30,7 @@ from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.trials import CrashLimits
 from limpet.journal.store import NewRun, RunHead
 from limpet.testing.conformance.store_calls import ManualClock
+from support.graphs import chain
 
 
 @pytest.fixture
@@ -346,6 +347,31 @@ def test_a_run_that_crashes_its_process_too_often_is_quarantined(
     assert graph.recover() == []
     assert graph.resume(run.id)["log"] == ["hello"]
     assert run.status == "completed"
+
+
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+def test_a_quarantine_approves_no_interrupt_and_repeats_no_finished_node(
+    clock: ManualClock, on_clock: MemoryStore, when: str
+) -> None:
+    """F3, H1, invariant 1: a run crashes before it can stop at an interrupt, or after its approval."""
+    ran: list[str] = []
+    graph = chain(lambda state: ran.append("n1"), lambda state: ran.append("n2"))
+    graph.compile(store=on_clock, interrupt_before=["n1"], interrupt_after=["n1"])
+    run = graph.start(run_id="r")
+    if when == "interrupt_after":
+        graph.recover()
+        run.answer()
+        graph.recover()
+        assert (run.status, ran) == ("paused", ["n1"])
+        run.answer()
+    crash_alone(graph, clock, run.run_id, 3)
+    graph.recover()
+    assert run.info.shown_status == "quarantined"
+    run.retry()
+    graph.recover()
+    assert (run.status, ran) == (
+        ("paused", []) if when == "interrupt_before" else ("completed", ["n1", "n2"])
+    )
 
 
 def test_max_crashes_says_how_often(clock: ManualClock, on_clock: MemoryStore) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from time import time
-from typing import Final
+from typing import Any, Final
 
 from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
@@ -82,7 +82,10 @@ def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> bool:
         # Also what was asked before: it must not cancel the run a second time, once it is resumed.
         take_in_all(client.store, progress, writer, held.now)
     status = next_status(tail.head.status, CANCEL)
-    writer.add_move(progress, {"status": status, "reason": "cancelled"}, time())
+    changes: dict[str, Any] = {"status": status, "reason": "cancelled"}
+    if progress.waits_for_approval:
+        changes["cleared"] = False  # it waits for the approval again, once it is resumed
+    writer.add_move(progress, changes, time())
     held.commit(writer.commit(status, summary(progress), ignores_posts=True))
     return True
 

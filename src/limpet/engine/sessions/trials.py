@@ -20,7 +20,7 @@ from limpet.errors import Conflict, RunQuarantined, StoreError
 from limpet.journal.progress import Progress
 from limpet.journal.reader import read_progress_and_weight
 from limpet.journal.store import Tail
-from limpet.journal.waits import FAILED_PHASE
+from limpet.journal.waits import AFTER, FAILED_PHASE
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -96,8 +96,8 @@ def quarantine(
     reason = f"its process crashed {times} times in a row at node {node!r}, so the run was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     status = next_status(tail.head.status, QUARANTINE)
-    changes: dict[str, Any] = {"status": status, "reason": reason, "error": error, "cleared": True}
-    if progress.section is None:
+    changes: dict[str, Any] = {"status": status, "reason": reason, "error": error}
+    if progress.section is None and progress.phase != AFTER:  # else the node has finished
         changes["phase"] = FAILED_PHASE
     progress.crashes = held.crashes
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
