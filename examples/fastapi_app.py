@@ -3,7 +3,7 @@
     export LIMPET_STORE=postgresql://localhost/runs
     limpet worker examples/fastapi_app.py:graph &
     limpet worker examples/fastapi_app.py:graph &
-    uvicorn examples.fastapi_app:app
+    uvicorn examples.fastapi_app:app --timeout-graceful-shutdown 5
 
     curl -X POST localhost:8000/runs -H 'content-type: application/json' -d '{"topic": "kelp"}'
     curl -N localhost:8000/runs/RUN/events
@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 from fastapi import Body, FastAPI, Header, Request
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from limpet import END, START, LimpetError, RunNotFound, State, StateGraph, append, pause
 
@@ -80,27 +80,47 @@ async def look(run_id: str) -> dict[str, Any]:
 
 
 @app.get("/runs/{run_id}/events")
-async def events(run_id: str, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
-    """The events of a run as server-sent events: those so far, then live ones, until the run ends."""
+async def events(run_id: str, last_event_id: Annotated[str | None, Header()] = None) -> Response:
+    """The events of a run as server-sent events: those so far, then live ones, until the run ends.
+
+    A browser that has all events of a run that ended gets 204, which tells it not to connect again.
+    """
     handle = await graph.aget(run_id)
-    told = handle.aevents(after=last_event_id)
+    told = handle.aevents(after=last_event_id or None)
+    first = await anext(told, None)
+    if first is None:
+        return Response(status_code=204)
 
     async def stream() -> AsyncIterator[str]:
+        yield as_text(first)
         async for event in told:
-            yield f"id: {event['cursor']}\nevent: {event['type']}\ndata: {json.dumps(event, default=str)}\n\n"
+            yield as_text(event)
 
     return StreamingResponse(stream(), media_type="text/event-stream")
 
 
+def as_text(event: dict[str, Any]) -> str:
+    """An event as a server sends it."""
+    return f"id: {event['cursor']}\nevent: {event['type']}\ndata: {json.dumps(event, default=str)}\n\n"
+
+
 @app.post("/runs/{run_id}/answer")
-async def answer(run_id: str, answer: Annotated[Any, Body(embed=True)]) -> dict[str, Any]:
-    """Answer what a run asks. The answer is stored when this returns, and a worker continues the run."""
+async def answer(
+    run_id: str, answer: Annotated[Any, Body()], question: Annotated[str | None, Body()] = None
+) -> dict[str, Any]:
+    """Answer what a run asks. The answer is stored when this returns, and a worker continues the run.
+
+    With the id of a `question`, the answer counts for that one alone, however often it is sent.
+    """
     handle = await graph.aget(run_id)
-    await handle.aanswer(answer)
+    if question is None:
+        await handle.aanswer(answer)
+    else:
+        await handle.aanswer(answers={question: answer})
     return {"run_id": run_id}
 
 
 @app.exception_handler(LimpetError)
 async def refused(request: Request, error: LimpetError) -> JSONResponse:
-    """What can't be done is answered with the reason, and with what to do next."""
-    return JSONResponse({"error": str(error)}, 404 if isinstance(error, RunNotFound) else 409)
+    """What can't be done is answered with the reason. The advice of an error is for programmers."""
+    return JSONResponse({"error": error.message}, 404 if isinstance(error, RunNotFound) else 409)

@@ -237,6 +237,7 @@ def test_an_answer_to_nothing_is_refused(limpet: Command, words: list[str], code
     for run_id in ("waits", "stopped"):
         limpet("run", "flows:graph", "-i", "topic=kelp", "--id", run_id)
     limpet("runs", "cancel", "stopped")
+    assert "limpet runs retry stopped" in limpet("runs", "show", "stopped").err
     assert limpet("runs", "show", "stopped", "--json").data["questions"] == []
     again = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "stopped")
     assert "limpet resume stopped" in again.err

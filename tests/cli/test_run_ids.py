@@ -45,6 +45,10 @@ def test_short_ids_are_beginnings_that_no_other_has() -> None:
         "kelp": "kelp",
         "": "",
     }
+    assert short_ids(["order-2026-17"]) == {"order-2026-17": "order-2026-17"}, (
+        "order-2026-1 may be another run"
+    )
+    assert short_ids(["order-2026-" + "7" * 40]) == {"order-2026-" + "7" * 40: "order-20"}
     assert short_ids([GENERATED]) == {GENERATED: GENERATED[:8]}
     assert len(set(short_ids([f"{number:032x}" for number in range(300)]).values())) == 300
 

@@ -145,8 +145,10 @@ def test_clients_of_an_api_server_see_every_event_once_though_a_worker_is_killed
         for run_id in runs:
             asked = until(lambda run_id=run_id: http.get(f"{address}/runs/{run_id}").json()["questions"])
             assert asked[0]["prompt"].startswith("Publish this?")
-            reply = http.post(f"{address}/runs/{run_id}/answer", json={"answer": "yes"})
+            answer = {"answer": "yes", "question": asked[0]["id"]}
+            reply = http.post(f"{address}/runs/{run_id}/answer", json=answer)
             assert reply.status_code == 200, reply.text
+            assert http.post(f"{address}/runs/{run_id}/answer", json=answer).status_code == 409
         assert http.post(f"{address}/runs/{runs[0]}/answer", json={"answer": "no"}).status_code == 409
         for run_id, (steady, restless) in clients.items():
             steady.join(PATIENCE)
@@ -159,6 +161,8 @@ def test_clients_of_an_api_server_see_every_event_once_though_a_worker_is_killed
             assert [event["cursor"] for event in steady.events] == [
                 event["cursor"] for event in Runs(store).get(run_id).events()
             ]
+            seen = {"last-event-id": steady.events[-1]["cursor"]}
+            assert http.get(f"{address}/runs/{run_id}/events", headers=seen).status_code == 204
             nodes = [event["node"] for event in steady.events if event["type"] == "step"]
             assert nodes == [*["research"] * 5, "write", "review", "publish"]
             assert Runs(store).get(run_id).result(1)["published"] is True

@@ -129,10 +129,7 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
     if info.status == "damaged":
         return [NextCommand("What of it can be read:", command_line("store verify", args, run_id))]
     if info.status == "failed":
-        hand_back = NextCommand(
-            "Or hand it back to the workers with:", command_line("runs retry", args, run_id)
-        )
-        return [graph_command(RETRY_HERE, "resume", args, run_id), hand_back]
+        return [graph_command(RETRY_HERE, "resume", args, run_id), _hand_back(run_id, args)]
     if info.status == "paused":
         here = graph_command(f"{info.reason or 'It is paused'}. Resume it with:", "resume", args, run_id)
         return [here, _command_for_worker(info, args)]
@@ -141,8 +138,13 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
         why = _NO_PROCESS[info.shown_status].format(due=utc_time(info.due))
         purpose = f"{why}. A worker resumes it, or resume it with:"
     elif info.status == "cancelled":
-        purpose = "To resume it anyway:"
+        here = graph_command("To resume it anyway:", "resume", args, run_id)
+        return [here, _hand_back(run_id, args)]
     return [graph_command(purpose, "resume", args, run_id)] if purpose else []
+
+
+def _hand_back(run_id: str, args: Namespace) -> NextCommand:
+    return NextCommand("Or hand it back to the workers with:", command_line("runs retry", args, run_id))
 
 
 def _command_for_worker(info: RunInfo, args: Namespace) -> NextCommand:

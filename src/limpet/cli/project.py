@@ -101,6 +101,8 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
     `must_exist` refuses to create a new file or directory. Raises `UsageError` where no store is known, and
     `StoreUnavailable`.
     """
+    if args.store == "":
+        raise UsageError("--store is empty: name a store, such as sqlite:///runs.db, or leave --store out")
     if args.store:
         _check_exists(path_of(args.store), "--store", must_exist)
         return open_store(args.store)

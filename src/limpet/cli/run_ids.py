@@ -13,21 +13,30 @@ from limpet.journal.store import Store
 SHORT_ID = 8
 """How many characters of an id are shown at least, where there isn't room for all of it."""
 
+LONGEST_WHOLE_ID = 24
+"""How many characters of an id that a person chose are always shown."""
+
 SUGGESTED_FROM = 1000
 """Among how many of the newest ids one is looked for that may have been meant."""
 
 MAX_LISTED = 5
 """How many ids a message names."""
 
-GENERATED = re.compile("[0-9a-f]{32}")
-"""What an id looks like that a user didn't choose. All have the same length, so none is the beginning of another."""
+GENERATED = re.compile("[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""What an id looks like that no person chose. They are of the same length, so none is the beginning of another."""
 
 
 def short_ids(ids: Sequence[str]) -> dict[str, str]:
-    """For each of these ids a beginning that no other of them has; an id that is short enough stays whole."""
+    """For each of these ids a beginning that no other of them has.
+
+    An id that a person chose stays whole if it isn't long, as its beginning may be the id of another run.
+    """
     ordered = sorted(set(ids))
     found = {}
     for number, run_id in enumerate(ordered):
+        if len(run_id) <= LONGEST_WHOLE_ID and GENERATED.fullmatch(run_id) is None:
+            found[run_id] = run_id
+            continue
         neighbours = (*ordered[max(number - 1, 0) : number], *ordered[number + 1 : number + 2])
         needed = max((_common(run_id, other) + 1 for other in neighbours), default=0)
         found[run_id] = run_id[: max(needed, SHORT_ID)]
