@@ -33,6 +33,28 @@ from support.waiting import until
 LONG = 30.0
 
 
+def test_a_question_whose_answer_waits_for_its_process_is_no_longer_open(any_store: Any) -> None:
+    """H10: for readers, and for an answer that names no question, before the process has taken it in."""
+    flow = Workflow("two", store=any_store)
+    flow.add_task("a", lambda ctx: ctx.pause("a?")).add_task("b", lambda ctx: ctx.pause("b?"))
+    with pytest.raises(RunPaused) as paused:
+        flow.execute(run_id="r")
+    first, second = (question.id for question in paused.value.questions)
+    runs = Runs(any_store)
+    with flow.compiled().need_client("test").holding("r"):
+        runs.answer("r", answers={first: 1})
+        assert [question.id for question in runs.get("r").questions] == [second]
+        assert [question.id for question in runs.list()[0].questions] == [second]
+        with pytest.raises(AlreadyAnswered):
+            runs.answer("r", answers={first: 2})
+        runs.answer("r", 3)
+        assert runs.get("r").questions == []
+        with pytest.raises(AlreadyAnswered):
+            runs.answer("r", 4)
+    flow.recover()
+    assert flow.get("r").result(0)["tasks"]["b"]["result"] == 3
+
+
 def test_a_question_is_answered_while_other_branches_run(store: Any, via: Via) -> None:
     """H10: `wait` returns when it is asked, and its branch continues at once when it is answered."""
     proceed = threading.Event()

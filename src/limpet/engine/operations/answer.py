@@ -40,7 +40,11 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         wait = patience_of(wait, "wait")
     run_id, point = run_and_point(client, id)
     # Refused before the run is claimed, which would change it.
-    progress, _ = _read(client.store.read(run_id), point)
+    tail = client.store.read(run_id)
+    progress, weight = _read(tail, point)
+    if tail.head.posted > tail.head.taken:
+        # As the process that executes the run will do: what was posted before has been answered.
+        take_in_all(client.store, progress, JournalWriter(run_id, 0, tail.head.sequence, weight), client.now)
     answers = _answers(client, progress, point, given, client.now())
     takes_posts = client.store.abilities.takes_part
     try:

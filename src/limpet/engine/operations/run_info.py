@@ -20,6 +20,7 @@ from limpet.errors import (
     UnsupportedFormat,
 )
 from limpet.journal.encoding.envelope import key_id_of, no_key
+from limpet.journal.inbox import is_answer_to
 from limpet.journal.optional_calls import ListsUnreadable, provides
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
@@ -237,7 +238,8 @@ def info_by_head(client: LeaseClient, head: RunHead) -> RunInfo:
 def info_at_last_stop(client: LeaseClient, run_id: str) -> RunInfo:
     """The same without a look at the journal: the step and the node of a run under way are those of its last stop."""
     try:
-        return _info_from(client, client.head(run_id))
+        head = client.head(run_id)
+        return _without_answered(client, head, _info_from(client, head))
     except DamagedRecord as damage:
         return _damaged_info(client.store, unreadable(run_id, 0.0), damage)
 
@@ -327,7 +329,7 @@ def with_position(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
     process left it. So of many that are queued, none is.
     """
     if info.status != RUNNING or info.problem or _is_current(head):
-        return info
+        return _without_answered(client, head, info)
     try:
         head, progress = viewed_tail(client, info.run_id)
     except (DamagedRecord, KeyMissing, UnsupportedFormat) as problem:
@@ -336,8 +338,20 @@ def with_position(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
         return info  # deleted meanwhile
     if head.status != RUNNING:
         return listed_info(client.store, head, None)  # it has stopped meanwhile
-    questions = progress.open_questions()
-    return info._replace(step=progress.step, node=progress.current_node(), reason=None, questions=questions)
+    info = info._replace(step=progress.step, node=progress.current_node(), reason=None)
+    return _without_answered(client, head, info._replace(questions=progress.open_questions()))
+
+
+def _without_answered(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
+    """The same without the questions to which answers wait for the process that executes the run."""
+    if not info.questions or head.posted == head.taken:
+        return info
+    try:
+        keys = [post.key for post in client.store.inbox(head.run_id)]
+    except RunNotFound:
+        return info  # deleted meanwhile
+    still_open = [each for each in info.questions if not any(is_answer_to(each.id, key) for key in keys)]
+    return info._replace(questions=still_open)
 
 
 def _is_current(head: RunHead) -> bool:
