@@ -130,6 +130,8 @@ def test_the_option_for_code_chooses_runs_too(failed: Command, here: Path) -> No
         assert listed(failed("runs", "list", "--status", "failed", "--graph", given)) == ["r3", "r2", "r1"]
         dry = failed("runs", "delete", "--graph", given, "--text", "o2", "--dry-run")
         assert dry.out.splitlines()[-1] == "1 would be deleted; nothing was changed"
+    beside = failed("runs", "delete", "r1", "--graph", "other", "--yes")
+    assert (beside.code, "give either" in beside.err) == (2, True)
     empty = failed("runs", "delete", "--all", "--store", "", "--yes")
     assert (empty.code, "--store is empty" in empty.err) == (2, True)
     both = failed("runs", "delete", "--graph", "other", "--of", "orders", "--yes")

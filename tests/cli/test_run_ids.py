@@ -107,8 +107,10 @@ def test_a_script_changes_only_the_run_that_it_names(runs: Command, words: list[
 
 @pytest.mark.parametrize("words", CHANGES)
 def test_a_script_may_shorten_an_id_that_was_generated(runs: Command, words: list[str]) -> None:
-    """None of those is the beginning of another."""
+    """None of those is the beginning of another. A few characters may be the id of a run that is gone."""
     runs("run", "flows:graph", "-i", "topic=kelp", "--id", GENERATED)
+    gone = runs(*[word.replace("ID", GENERATED[:4]) for word in words])
+    assert (gone.code, "give the whole id" in gone.err) == (4, True)
     done = runs(*[word.replace("ID", GENERATED[:8]) for word in words])
     assert done.code in (0, 3)
 

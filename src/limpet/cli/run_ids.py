@@ -54,8 +54,8 @@ def _common(one: str, other: str) -> int:
 def whole_id(store: Store, typed: str, any_prefix: bool) -> str:
     """The id of the run that was typed: an id, or the beginning of just one.
 
-    Where a script may have typed the id of a run that is gone, `any_prefix` is false: then only the beginning of an
-    id that was generated counts, which can't be the id of another run. Raises `RunNotFound`, `UsageError`.
+    Where a script may have typed the id of a run that is gone, `any_prefix` is false: then only a long beginning of
+    an id that was generated counts, which is hardly the id of another run. Raises `RunNotFound`, `UsageError`.
     """
     try:
         store.head(typed)
@@ -70,7 +70,8 @@ def whole_id(store: Store, typed: str, any_prefix: bool) -> str:
         listed = ", ".join(map(repr, matching[:MAX_LISTED]))
         more = f" and {len(matching) - MAX_LISTED} more" if len(matching) > MAX_LISTED else ""
         raise UsageError(f"the ids of several runs begin with {typed!r}: {listed}{more}; give more of it")
-    if matching and (any_prefix or GENERATED.fullmatch(matching[0])):
+    is_unmistakable = len(typed) >= SHORT_ID and GENERATED.fullmatch(matching[0]) if matching else False
+    if matching and (any_prefix or is_unmistakable):
         return matching[0]
     if matching:
         raise RunNotFound(typed, f"{matching[0]!r} begins so; outside of a terminal, give the whole id")

@@ -56,6 +56,11 @@ def answer_post(run_id: str, question: str, answer: Any, at: float, number: int 
     return _new_post(run_id, f"{kind}:{question}", data)
 
 
+def is_cancel(key: str) -> bool:
+    """Whether a key is that of a request to cancel."""
+    return key.partition(":")[0] == CANCEL
+
+
 def is_answer_to(question: str, key: str) -> bool:
     """Whether a key is that of an answer to this question."""
     kind, _, name = key.partition(":")

@@ -344,6 +344,11 @@ class Progress:
         is_interrupted = (self.reason or "").startswith(INTERRUPTED)
         return self.status == PAUSED and is_interrupted and not self.open_questions()
 
+    @property
+    def is_at_interrupt(self) -> bool:
+        """Whether the run waits for an approval where it is itself, not in a branch or in an inner graph."""
+        return self.waits_for_approval and not any(self.stopped_branches())
+
     def answered_questions(self) -> list[str]:
         """The ids of the questions that were answered, here and in branches, by nodes that haven't completed."""
         answered = list(self.answers)

@@ -24,24 +24,33 @@ from limpet import (
     pause,
     supervise,
 )
+from limpet.engine.leases import inbox_checks
+from limpet.engine.operations import answer
 from limpet.journal.encoding import codec
 from limpet.journal.encoding.user_types import TypeRegistry
 from limpet.journal.inbox import answer_post, cancel_post
-from support.graphs import Via, asking_while_another_runs, chain, fan
+from support.graphs import Via, asking, asking_while_another_runs, chain, fan
 from support.waiting import until
 
 LONG = 30.0
 
 
-def test_a_question_whose_answer_waits_for_its_process_is_no_longer_open(any_store: Any) -> None:
+def test_a_question_whose_answer_waits_for_its_process_is_no_longer_open(
+    any_store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """H10: for readers, and for an answer that names no question, before the process has taken it in."""
+    # As in another process, which doesn't hear of posts, and looks for them only when the test is over.
+    monkeypatch.setattr(answer, "held_in_this_process", lambda *names: None)
+    monkeypatch.setattr(inbox_checks.InboxChecks, "interval", 60.0)
+    proceed = threading.Event()
     flow = Workflow("two", store=any_store)
     flow.add_task("a", lambda ctx: ctx.pause("a?")).add_task("b", lambda ctx: ctx.pause("b?"))
-    with pytest.raises(RunPaused) as paused:
-        flow.execute(run_id="r")
-    first, second = (question.id for question in paused.value.questions)
+    flow.add_task("slow", lambda: proceed.wait(LONG))
     runs = Runs(any_store)
-    with flow.compiled().need_client("test").holding("r"):
+    with ThreadPoolExecutor() as threads:
+        done = threads.submit(flow.execute, run_id="r")
+        until(lambda: "r" in [each.run_id for each in runs.list()] and len(runs.get("r").questions) == 2)
+        first, second = (question.id for question in runs.get("r").questions)
         runs.answer("r", answers={first: 1})
         assert [question.id for question in runs.get("r").questions] == [second]
         assert [question.id for question in runs.list()[0].questions] == [second]
@@ -51,8 +60,28 @@ def test_a_question_whose_answer_waits_for_its_process_is_no_longer_open(any_sto
         assert runs.get("r").questions == []
         with pytest.raises(AlreadyAnswered):
             runs.answer("r", 4)
-    flow.recover()
-    assert flow.get("r").result(0)["tasks"]["b"]["result"] == 3
+        proceed.set()
+        assert done.result(LONG)["tasks"]["b"]["result"] == 3
+
+
+def test_of_two_answers_at_once_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P1, H10: an answer by post comes first where it is stored before the other one is committed."""
+    store = MemoryStore()
+    one, other = (chain(asking()).compile(store=store, lease=lease) for lease in (10.0, 20.0))
+    with pytest.raises(RunPaused):
+        one.execute({}, run_id="r")
+    append = store.append
+
+    def append_later(commits: Any) -> Any:
+        monkeypatch.setattr(store, "append", append)
+        other.answer("r", "other")
+        return append(commits)
+
+    monkeypatch.setattr(store, "append", append_later)
+    with pytest.raises(AlreadyAnswered):
+        one.answer("r", "one")
+    one.recover()
+    assert "other" in one.get("r").result(0).values()
 
 
 def test_a_question_is_answered_while_other_branches_run(store: Any, via: Via) -> None:

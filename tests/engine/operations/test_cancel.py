@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, RunCancelled, RunPaused, Runs, State, StateGraph, pause
+from limpet import Conflict, MemoryStore, RunCancelled, RunPaused, Runs, State, StateGraph, pause
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.journal.inbox import answer_post
 from limpet.stores.opening import open_store
 from support.graphs import asking_while_another_runs, chain
@@ -59,16 +60,23 @@ def test_a_run_that_is_cancelled_on_its_way_to_an_interrupt_still_stops_there() 
 
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
 @pytest.mark.parametrize("by", ["retry", "resume"])
-def test_a_cancel_approves_no_interrupt(when: str, by: str) -> None:
+@pytest.mark.parametrize("cancelled_by", ["the call", "a worker"])
+def test_a_cancel_approves_no_interrupt(when: str, by: str, cancelled_by: str) -> None:
     """F3, H10: a run that was cancelled while it waited for an approval waits for it again."""
     ran: list[str] = []
     graph = chain(lambda state: ran.append("n1"), lambda state: ran.append("n2"))
-    graph.compile(store=MemoryStore(), **{when: ["n2" if when == "interrupt_before" else "n1"]})
+    store = MemoryStore()
+    graph.compile(store=store, **{when: ["n2" if when == "interrupt_before" else "n1"]})
     handle = graph.start(run_id="r")
     graph.recover()
-    handle.cancel()
+    if cancelled_by == "the call":
+        handle.cancel()
+    else:
+        post_cancel(store, "r")  # by a call that found the run under way
+        graph.recover()
+    assert (handle.status, ran) == ("cancelled", ["n1"])
     if by == "retry":
-        Runs(graph.compiled().need_client("test").store).retry(status="cancelled")
+        Runs(store).retry(status="cancelled")
         graph.recover()
     else:
         with pytest.raises(RunPaused):
@@ -135,6 +143,37 @@ def test_a_cancelled_run_asks_nothing_and_an_answer_does_not_run_it_again(store:
     assert graph.recover() == ["r"]
     assert [each.id for each in handle.questions] == [question]
     assert graph.resume("r", "yes")["said"] == "yes"
+
+
+def test_an_answer_does_not_withdraw_a_request_to_cancel() -> None:
+    """H10: the request came first, though no process has carried it out yet."""
+    store = MemoryStore()
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    post_cancel(store, "r")
+    with pytest.raises(RunCancelled):
+        graph.answer("r", "yes")
+    graph.recover()
+    assert graph.get("r").status == "cancelled"
+
+
+def test_a_run_that_stops_just_before_the_request_is_stored_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H10: its process doesn't look at what is posted any more, and a question may stay open for a month."""
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=MemoryStore())
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    holding = LeaseClient.holding
+
+    def held_until_now(*args: Any) -> Any:
+        monkeypatch.setattr(LeaseClient, "holding", holding)
+        raise Conflict("r", "another process executes it")
+
+    monkeypatch.setattr(LeaseClient, "holding", held_until_now)
+    graph.cancel("r")
+    assert graph.get("r").status == "cancelled"
 
 
 def test_an_answer_that_crosses_a_cancel_counts_once_the_run_is_retried(store: Any) -> None:

@@ -85,9 +85,13 @@ def delete(args: Namespace, output: Output) -> int:
 
 
 def _read_graph(args: Namespace) -> None:
-    """Have `--graph` choose runs, unless some are named: then it only says where code is."""
+    """Have `--graph` choose runs, unless some are named: then it only says where code is. Raises `UsageError`."""
     if not args.runs:
         read_graph_filter(args)
+        return
+    for given in args.graph or ():
+        if not is_place(given):
+            raise UsageError(f"--graph {given!r} chooses runs, and some are named: give either")
 
 
 def read_graph_filter(args: Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import time
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from limpet.durations import patience_of
 from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
-from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
+from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process, nudge_supervisors
 from limpet.engine.loop.run_lifecycle import ANSWER, next_status
 from limpet.engine.node_context.questions import ResumeInput, unanswered
 from limpet.engine.operations.run_info import info_at_last_stop, way_on
@@ -18,10 +18,10 @@ from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
 from limpet.engine.sessions.compatibility import check_point, refuse_cancelled, refuse_completed
 from limpet.errors import AlreadyAnswered, Conflict, LimpetError, UsageError
 from limpet.journal.encoding.codec import encode
-from limpet.journal.inbox import answer_post, is_answer_to
+from limpet.journal.inbox import answer_post, is_answer_to, is_cancel
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, ViewedTail, read_progress_and_weight
-from limpet.journal.store import PAUSED, Tail
+from limpet.journal.store import CANCELLED, PAUSED, PostsWaiting, Tail
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
@@ -42,9 +42,8 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     # Refused before the run is claimed, which would change it.
     tail = client.store.read(run_id)
     progress, weight = _read(tail, point)
-    if tail.head.posted > tail.head.taken:
-        # As the process that executes the run will do: what was posted before has been answered.
-        take_in_all(client.store, progress, JournalWriter(run_id, 0, tail.head.sequence, weight), client.now)
+    # As the process that executes the run will do: what was posted before has been answered.
+    _take_in(client, tail, progress, JournalWriter(run_id, 0, tail.head.sequence, weight), client.now)
     answers = _answers(client, progress, point, given, client.now())
     takes_posts = client.store.abilities.takes_part
     try:
@@ -56,20 +55,29 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         _post(client, run_id, answers)
         return
     with holding as held:
-        tail = held.read()
-        progress, weight = _read(tail, point)
-        writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
-        if tail.head.posted > tail.head.taken:
-            take_in_all(client.store, progress, writer, held.now)  # what was posted came first
-        answers = _answers(client, progress, point, given, held.now())
-        overdue = progress.expired_questions(held.now())
-        progress.count_crashes(held.crashes)
-        writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
-        # Due at once, or when the next timer is: that is when a supervisor finds the run.
-        due = progress.due() or 0.0
-        status = next_status(tail.head.status, ANSWER)
-        held.commit(writer.commit(status, summary(progress), ignores_posts=True, due=due))
+        while not _commit_answers(client, held, point, given):
+            pass  # something was posted meanwhile, and came first
     nudge_supervisors(client.store)
+
+
+def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, given: ResumeInput) -> bool:
+    """Commit the answers to a run that this process holds; False if posts arrived that have to be taken in before."""
+    tail = held.read()
+    progress, weight = _read(tail, point)
+    writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight)
+    _take_in(client, tail, progress, writer, held.now)
+    answers = _answers(client, progress, point, given, held.now())
+    overdue = progress.expired_questions(held.now())
+    progress.count_crashes(held.crashes)
+    writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
+    # Due at once, or when the next timer is: that is when a supervisor finds the run.
+    due = progress.due() or 0.0
+    status = next_status(tail.head.status, ANSWER)
+    try:
+        held.commit(writer.commit(status, summary(progress), due=due))
+    except PostsWaiting:
+        return False
+    return True
 
 
 def _read(tail: Tail, point: Point | None) -> tuple[Progress, int]:
@@ -80,6 +88,18 @@ def _read(tail: Tail, point: Point | None) -> tuple[Progress, int]:
     progress, weight = read_progress_and_weight(ViewedTail(*tail))
     check_point(progress, point)
     return progress, weight
+
+
+def _take_in(
+    client: LeaseClient, tail: Tail, progress: Progress, writer: JournalWriter, now: Callable[[], float]
+) -> None:
+    """Take in what was posted to the run before. Raises `RunCancelled` if that is a request to cancel it."""
+    run_id = progress.run_id
+    if tail.head.posted == tail.head.taken:
+        return
+    if any(is_cancel(post.key) for post in client.store.inbox(run_id)):
+        refuse_cancelled(run_id, CANCELLED)
+    take_in_all(client.store, progress, writer, now)
 
 
 def _answers(
@@ -127,9 +147,13 @@ def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
     held_here = held_in_this_process(client.store, run_id)
     if held_here is not None:
         held_here.stop.notice_posts()
-    late = [question for question in answers if question not in posted]
+    # One that was answered before the post, in another way, takes no other answer.
+    still_open = _open_questions(client, run_id)
+    lost = [each for each in posted if each not in still_open and _has_answer_waiting(client, run_id, each)]
+    late = [question for question in answers if question not in posted or question in lost]
     if late:
         refused = _answered(client, run_id, late)
+        posted = [question for question in posted if question not in lost]
         if posted:
             refused.with_advice(f"the run takes in the other answers: {', '.join(map(repr, posted))}")
         raise refused

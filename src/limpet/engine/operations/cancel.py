@@ -53,9 +53,21 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
     except Conflict:
         # Another process executes the run. It takes the request in when it next saves, or looks at what was posted.
         _post_cancel(client, run_id)
-        return True
+        return _cancel_if_at_rest(client, run_id)
     # Not inside the `try`: a conflict here means that this process lost the lease, which no post makes good.
     with holding as held:
+        return _mark_cancelled(client, held, run_id)
+
+
+def _cancel_if_at_rest(client: LeaseClient, run_id: str) -> bool:
+    """Cancel a run that has stopped just before the request to cancel it was stored, so that none takes it in."""
+    try:
+        holding = client.holding(run_id)
+    except (Conflict, RunNotFound):
+        return True
+    with holding as held:
+        if held.read().head.status in ENDED:
+            return True
         return _mark_cancelled(client, held, run_id)
 
 
@@ -83,7 +95,7 @@ def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> bool:
         take_in_all(client.store, progress, writer, held.now)
     status = next_status(tail.head.status, CANCEL)
     changes: dict[str, Any] = {"status": status, "reason": "cancelled"}
-    if progress.waits_for_approval:
+    if progress.is_at_interrupt:
         changes["cleared"] = False  # it waits for the approval again, once it is resumed
     writer.add_move(progress, changes, time())
     held.commit(writer.commit(status, summary(progress), ignores_posts=True))

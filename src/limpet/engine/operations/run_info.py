@@ -344,7 +344,7 @@ def with_position(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
 
 def _without_answered(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
     """The same without the questions to which answers wait for the process that executes the run."""
-    if not info.questions or head.posted == head.taken:
+    if info.status != RUNNING or not info.questions or head.posted == head.taken:
         return info
     try:
         keys = [post.key for post in client.store.inbox(head.run_id)]

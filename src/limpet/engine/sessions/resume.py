@@ -106,7 +106,7 @@ def resume(
         if point is not None and given.answers_any:
             given = given.about(asked_at(client, progress, point))
         cancel_requested = _take_in(client, reopened, held, given, tail.head)
-        _store_input(compiled, reopened, held, given, tail.head)
+        _store_input(compiled, reopened, held, given, tail.head, cancel_requested)
         on_trial = _begin_trial_of_suspect(reopened, held, limits)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         begins = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
@@ -326,6 +326,8 @@ def _take_in(
     taken = record_posts(progress, writer, posts, clocks, stops=withdraws)
     if withdraws:
         writer.takes = taken.newest
+    elif taken.asks_to_cancel and progress.is_at_interrupt:
+        writer.add_move(progress, {"cleared": False}, time())  # to be cancelled isn't to be approved
     if given.timed and progress.status == PAUSED and not taken.asks_to_cancel:
         due = progress.due()
         if due is None or due > held.now():
@@ -340,6 +342,7 @@ def _store_input(
     held: HeldRun,
     given: ResumeInput,
     head: RunHead,
+    cancel_requested: bool,
 ) -> None:
     """Make a resume durable: in one commit the run is running again, with its answers, update and config.
 
@@ -348,7 +351,9 @@ def _store_input(
     """
     progress, writer, _ = reopened
     now = held.now()
-    answers = given.answers_to(progress, now)
+    answers: dict[str, Any] = {}
+    if not (cancel_requested and given.timed):  # else it needs none: it is cancelled
+        answers = given.answers_to(progress, now)
     update = given.update_for(progress)
     overdue = progress.expired_questions(now)
     if compiled.plan.layers is not None:
