@@ -346,6 +346,29 @@ def test_an_answer_of_an_unknown_class_is_left_to_a_process_that_knows_it(
     assert store.inbox("r") == []
 
 
+def test_a_question_is_answered_though_an_answer_to_another_can_not_be_read_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H10: that one waits for a process that knows its class."""
+    store = MemoryStore()
+    graph = fan({name: lambda state: {"said": pause("card?")} for name in "ab"}, schema={"results": list})
+    graph.compile(store=store)
+    with pytest.raises(RunPaused) as paused:
+        graph.execute({}, run_id="r")
+    first, second = (question.id for question in paused.value.questions)
+    known = TypeRegistry()
+    known.register(Card)
+    monkeypatch.setattr(codec, "TYPES", known)
+    post = answer_post("r", first, Card(7), time.time())
+    assert store.post("r", post.key, post.body)
+    monkeypatch.setattr(codec, "TYPES", TypeRegistry())
+    graph.answer("r", answers={second: 8})
+    assert len(store.inbox("r")) == 1
+    monkeypatch.setattr(codec, "TYPES", known)
+    graph.recover()
+    assert graph.get("r").result(0)["results"] == [{"said": Card(7)}, {"said": 8}]
+
+
 def interrupted(store: Any, **stops: Any) -> StateGraph:
     """A graph of three nodes that is interrupted there, and keeps its history."""
     nodes = [lambda state, name=name: {name: 1} for name in "abc"]

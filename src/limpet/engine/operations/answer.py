@@ -73,8 +73,10 @@ def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, giv
     # Due at once, or when the next timer is: that is when a supervisor finds the run.
     due = progress.due() or 0.0
     status = next_status(tail.head.status, ANSWER)
+    # A post that can't be read here waits for a process that can.
+    leaves_posts = tail.head.posted > max(tail.head.taken, writer.takes)
     try:
-        held.commit(writer.commit(status, summary(progress), due=due))
+        held.commit(writer.commit(status, summary(progress), ignores_posts=leaves_posts, due=due))
     except PostsWaiting:
         return False
     return True
