@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,9 +93,9 @@ def test_a_list_names_the_command_for_its_next_page(failed: Command, monkeypatch
     page = failed(*words, "--json").data
     assert failed(*words, "--json", "--after", page[-1]["cursor"]).data[0]["run_id"] == "r1"
     monkeypatch.setattr(run_query, "TEXT_SEARCH_BOUND", 2)
-    searched = failed("runs", "list", "--text", "o1")
+    searched = failed("runs", "list", "--text", "address of o1")
     assert (searched.out, "Looked through the errors of 2 runs" in searched.err) == ("", True)
-    assert listed(failed(*searched.err.splitlines()[-1].split()[1:])) == ["r1"]
+    assert listed(failed(*shlex.split(searched.err.splitlines()[-1])[1:])) == ["r1"]
 
 
 def test_all_that_match_are_handed_back_with_one_command(failed: Command, here: Path) -> None:
@@ -128,7 +129,7 @@ def test_the_option_for_code_chooses_runs_too(failed: Command, here: Path) -> No
             assert (done.code, "no runs match" in done.out + done.err) == (0, True), (done, verb, given)
     for given in ("orders", "shop:orders"):
         assert listed(failed("runs", "list", "--status", "failed", "--graph", given)) == ["r3", "r2", "r1"]
-        dry = failed("runs", "delete", "--graph", given, "--text", "o2", "--dry-run")
+        dry = failed("runs", "delete", "--graph", given, "--text", "address of o2", "--dry-run")
         assert dry.out.splitlines()[-1] == "1 would be deleted; nothing was changed"
     beside = failed("runs", "delete", "r1", "--graph", "other", "--yes")
     assert (beside.code, "give either" in beside.err) == (2, True)

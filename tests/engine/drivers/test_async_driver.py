@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 import pytest
@@ -390,7 +390,8 @@ def test_an_async_run_can_be_cancelled_between_two_nodes(how: str) -> None:
 
         async def wait(state: State, node: str) -> dict[str, Any]:
             running.set()
-            await soon(proceed.wait())
+            with suppress(asyncio.CancelledError):  # it ends all the same
+                await soon(proceed.wait())
             return note(state, node)
 
         nonlocal graph
