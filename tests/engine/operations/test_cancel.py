@@ -6,16 +6,27 @@ import asyncio
 import threading
 from collections.abc import Callable
 from time import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from limpet import Conflict, MemoryStore, RunCancelled, RunPaused, Runs, State, StateGraph, pause
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.operations import cancel
 from limpet.journal.inbox import answer_post
 from limpet.stores.opening import open_store
 from support.graphs import asking_while_another_runs, chain
 from support.posts import post_cancel
+
+
+def paused_run(store: Any) -> StateGraph:
+    """A graph whose run "r" has asked something, and waits for the answer."""
+    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    return graph
 
 
 def test_cancelling_a_cancelled_run_isnt_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,9 +112,7 @@ def test_a_request_to_cancel_is_durable_when_it_returns() -> None:
 def test_a_request_that_was_carried_out_does_not_come_again() -> None:
     """G12, H10: a retry is a newer wish."""
     store = MemoryStore()
-    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
-    with pytest.raises(RunPaused):
-        graph.execute({}, run_id="r")
+    graph = paused_run(store)
     post_cancel(store, "r")
     graph.cancel("r")
     graph.get("r").retry()
@@ -115,9 +124,7 @@ def test_a_request_that_was_carried_out_does_not_come_again() -> None:
 
 def test_a_cancelled_run_asks_nothing_and_an_answer_does_not_run_it_again(store: Any) -> None:
     """H10: every call refuses the answer, and says that a retry makes the run ask again."""
-    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
-    with pytest.raises(RunPaused):
-        graph.execute({}, run_id="r")
+    graph = paused_run(store)
     handle = graph.get("r")
     question = handle.questions[0].id
     handle.cancel()
@@ -148,9 +155,7 @@ def test_a_cancelled_run_asks_nothing_and_an_answer_does_not_run_it_again(store:
 def test_an_answer_does_not_withdraw_a_request_to_cancel() -> None:
     """H10: the request came first, though no process has carried it out yet."""
     store = MemoryStore()
-    graph = chain(lambda state: {"said": pause("well?")}).compile(store=store)
-    with pytest.raises(RunPaused):
-        graph.execute({}, run_id="r")
+    graph = paused_run(store)
     post_cancel(store, "r")
     with pytest.raises(RunCancelled):
         graph.answer("r", "yes")
@@ -158,20 +163,23 @@ def test_an_answer_does_not_withdraw_a_request_to_cancel() -> None:
     assert graph.get("r").status == "cancelled"
 
 
-def test_a_run_that_stops_just_before_the_request_is_stored_is_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("executed", ["here", "elsewhere"])
+def test_a_run_that_pauses_just_before_the_request_is_stored_is_cancelled(
+    executed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H10: its process doesn't look at what is posted any more, and a question may stay open for a month."""
-    graph = chain(lambda state: {"said": pause("well?")}).compile(store=MemoryStore())
-    with pytest.raises(RunPaused):
-        graph.execute({}, run_id="r")
+    graph = paused_run(MemoryStore())
     holding = LeaseClient.holding
 
     def held_until_now(*args: Any) -> Any:
         monkeypatch.setattr(LeaseClient, "holding", holding)
         raise Conflict("r", "another process executes it")
 
-    monkeypatch.setattr(LeaseClient, "holding", held_until_now)
+    if executed == "here":
+        lease = SimpleNamespace(graph=graph.name, stop=StopRequest())
+        monkeypatch.setattr(cancel, "held_in_this_process", lambda store, run_id: lease)
+    else:
+        monkeypatch.setattr(LeaseClient, "holding", held_until_now)
     graph.cancel("r")
     assert graph.get("r").status == "cancelled"
 

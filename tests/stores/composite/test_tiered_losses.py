@@ -32,19 +32,6 @@ from support.redis_servers import RedisServer, redis_server
 STEPS = 12
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with redis_server(tmp_path_factory.mktemp("hot")) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RedisServer) -> Iterator[Any]:
-    with server.client() as client:
-        client.flushall()
-        yield client
-
-
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hot store that failed is tried again at once: the tests want it to fail often."""

@@ -190,10 +190,7 @@ def _ask_here(info: RunInfo, output: Output) -> dict[str, Any] | None:
 
 
 def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
-    if output.json:
-        output.result({"run_id": run_id, "status": "queued"})
-        return OK
-    output.text(run_id)
+    _report(run_id, "queued", output)
     output.hint(*worker_command("A worker executes it. If none is running, start one:", args, "--once"))
     output.hint("Follow it with:", command_line("runs watch", args, run_id))
     return OK
@@ -201,26 +198,28 @@ def _report_queued(run_id: str, args: Namespace, output: Output) -> int:
 
 def _report_existing(info: RunInfo, args: Namespace, output: Output) -> int:
     """A run that was to be queued exists already."""
-    if output.json:
-        output.result({"run_id": info.run_id, "status": info.shown_status})
-        return OK
     output.say(f"run {info.run_id} already exists ({info.shown_status}), and stays as it is")
-    output.text(info.run_id)
+    _report(info.run_id, info.shown_status, output)
     suggest_next(info, args, output)
     return OK
 
 
 def _report_posted(run_id: str, args: Namespace, output: Output) -> int:
     """The process that executes the run has got an answer."""
-    if output.json:
-        output.result({"run_id": run_id, "status": "running"})
-        return OK
-    output.text(run_id)
+    _report(run_id, "running", output)
     output.hint(
         "The process that executes the run continues with it. Follow it with:",
         command_line("runs watch", args, run_id),
     )
     return OK
+
+
+def _report(run_id: str, status: str, output: Output) -> None:
+    """Name a run that isn't executed here: by its id, and for a program with its status."""
+    if output.json:
+        output.result({"run_id": run_id, "status": status})
+    else:
+        output.text(run_id)
 
 
 def _target_and_input(args: Namespace) -> tuple[str, list[str]]:

@@ -16,7 +16,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import cancel_post
 from limpet.journal.reader import ViewedTail, read_progress
-from limpet.journal.store import CANCELLED, ENDED, RunHead
+from limpet.journal.store import CANCELLED, ENDED, PAUSED, RunHead
 from limpet.journal.writer import JournalWriter, summary
 
 CANCELLED_ALREADY: Final = "it is cancelled already"
@@ -41,6 +41,7 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
         if client.store.abilities.takes_part:
             with suppress(StoreUnavailable, RunNotFound):
                 _post_cancel(client, run_id)
+                _cancel_if_paused(client, run_id)
         return True
     head = client.head(run_id)
     if plan is not None:
@@ -53,22 +54,24 @@ def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
     except Conflict:
         # Another process executes the run. It takes the request in when it next saves, or looks at what was posted.
         _post_cancel(client, run_id)
-        return _cancel_if_at_rest(client, run_id)
+        _cancel_if_paused(client, run_id)
+        return True
     # Not inside the `try`: a conflict here means that this process lost the lease, which no post makes good.
     with holding as held:
         return _mark_cancelled(client, held, run_id)
 
 
-def _cancel_if_at_rest(client: LeaseClient, run_id: str) -> bool:
-    """Cancel a run that has stopped just before the request to cancel it was stored, so that none takes it in."""
+def _cancel_if_paused(client: LeaseClient, run_id: str) -> None:
+    """Cancel a run that has paused just before the request was stored, so that no process takes it in."""
+    if client.head(run_id).status != PAUSED:
+        return
     try:
         holding = client.holding(run_id)
-    except (Conflict, RunNotFound):
-        return True
+    except Conflict:
+        return  # the process that holds it now takes the request in
     with holding as held:
-        if held.read().head.status in ENDED:
-            return True
-        return _mark_cancelled(client, held, run_id)
+        if held.read().head.status == PAUSED:
+            _mark_cancelled(client, held, run_id)
 
 
 def ended_already(status: str) -> str:
