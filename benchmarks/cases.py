@@ -22,6 +22,7 @@ from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 from postgres import postgres_loop, postgres_runs
 from processes import processes
+from workflow_cost import workflow_cost
 
 from limpet import StateGraph, append, open_store
 
@@ -349,6 +350,7 @@ CASES = (
     parallel,
     layers,
     thousand_tasks,
+    workflow_cost,
     resume,
     importing,
     postgres_loop,

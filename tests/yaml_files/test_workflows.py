@@ -222,3 +222,30 @@ def test_a_loaded_workflow_resumes_from_a_checkpoint() -> None:
     stopped = [*run][-1]
     onward = loads(asking, store=store, checkpoint=stopped["checkpoint_id"])
     assert onward.execute("yes").results["ask"] == "yes"  # type: ignore[attr-defined]  # a WorkflowState
+
+
+INFERRED = """
+tasks:
+  - {name: page, run: "flows:page"}
+  - {name: text, run: "flows:text"}
+  - {name: chart, run: "flows:chart", depends_on: {data: fetch}, arguments: {width: 3}}
+  - {name: fetch, run: "flows:fetch"}
+  - name: two parts
+    uses: python
+    with: {function: "builtins:dict", arguments: {a: "{{ results.text }}!", b: ["{{ results['chart'] }}"]}}
+    condition: results.fetch.degrees > 20
+  - {name: none, run: "flows:free", depends_on: []}
+"""
+
+
+def test_a_task_depends_on_what_its_parameters_and_templates_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H13: if it has no depends_on. Templates are known where nothing is imported, too."""
+    monkeypatch.setattr(sys.modules["flows"], "free", lambda text: text, raising=False)
+    flow = loads(INFERRED)
+    assert flow.layers == [["fetch", "none"], ["text", "chart"], ["page", "two parts"]]  # type: ignore[attr-defined]
+    results = flow.execute({"city": "Bergen", "text": "mine"}).results  # type: ignore[attr-defined]
+    assert results["page"] == "21 degrees in Bergen ###"
+    assert results["two parts"] == {"a": "21 degrees in Bergen!", "b": ["###"]}
+    assert results["none"] == "mine"
+    looked_at = check_text(INFERRED)
+    assert ["two parts"] in looked_at.layers  # type: ignore[attr-defined]  # a Workflow

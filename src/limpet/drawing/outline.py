@@ -92,7 +92,7 @@ def outline_of_graph(graph: Any, prefix: str = "", outer_graphs: tuple[Any, ...]
     around = (*outer_graphs, graph)
     if hasattr(graph, "_specs"):
         tasks = _Tasks(
-            {name: spec.to_data() for name, spec in graph._specs.items()},
+            {name: spec.to_data() for name, spec in graph._resolved_specs().items()},
             graph._graphs,
             _conditions(graph._definitions),
         )

@@ -91,9 +91,13 @@ class Plan(NamedTuple):
 
 def inner_graphs(nodes: Mapping[str, PlanNode]) -> list[InnerGraph]:
     """The graphs that nodes and sections run."""
-    found = [node.inner for node in nodes.values()]
-    found += [node.section.inner for node in nodes.values() if node.section is not None]
-    return [inner for inner in found if inner is not None]
+    found = [node.inner for node in nodes.values() if node.inner is not None]
+    for node in nodes.values():
+        if node.edges:
+            section = node.section
+            if section is not None and section.inner is not None:
+                found.append(section.inner)
+    return found
 
 
 def all_secret_keys(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozenset[str]:
@@ -106,8 +110,9 @@ def all_secret_keys(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozen
             if isinstance(passing, Mapping):
                 pairs.update(passing.items())
     for node in nodes.values():
-        if node.section is not None and isinstance(node.section.over, str):
-            pairs.add((node.section.item, node.section.over))
+        section = node.section if node.edges else None
+        if section is not None and isinstance(section.over, str):
+            pairs.add((section.item, section.over))
     # A value may pass through several graphs under several names, so repeat until no key is added.
     while more := {key for pair in pairs if found & {*pair} for key in pair} - found:
         found |= more
@@ -123,6 +128,7 @@ def plan_node(
     exits: bool,
     inner: InnerGraph | None = None,
     nodes: Iterable[str] = (),
+    workflow_task: WorkflowTask | None = None,
 ) -> PlanNode:
     """Freeze one node, and compute what the loop needs at every step."""
     ordered = tuple(edges)
@@ -140,6 +146,7 @@ def plan_node(
         predicates=_plain_predicates(ordered),
         direct=direct,
         inner=inner,
+        workflow_task=workflow_task,
         delays=_delays(ordered, nodes),
     )
 

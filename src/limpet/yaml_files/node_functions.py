@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 from limpet.errors import ActionFailed, UsageError, did_you_mean
 from limpet.graphs.edges import END
 from limpet.graphs.parameters import is_async
+from limpet.graphs.workflow.tasks import READS_RESULTS
 from limpet.yaml_files.actions.data_paths import ROOT_KEY, check_paths
 from limpet.yaml_files.actions.registry import Action
 from limpet.yaml_files.build.references import import_reference
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mappings import KeyedMapping
 from limpet.yaml_files.grammar.mistakes import Mistakes
-from limpet.yaml_files.templates import Template, render_all
+from limpet.yaml_files.templates import Template, render_all, results_read
 
 GRAPH_VARIABLES = ("state", "config", "node", "run_id", "env", "parallel_results")
 """The variables of templates and conditions in a graph."""
@@ -148,6 +149,16 @@ def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
 
 def task_function(bound: BoundAction) -> Callable[..., Any]:
     """The function of a task that carries out an action. The action's result is the task's."""
+    return with_results_read(_task_call(bound), bound.arguments)
+
+
+def with_results_read(function: Callable[..., Any], data: Any) -> Callable[..., Any]:
+    """The function, marked with the tasks whose results the templates in this data name: it depends on them."""
+    setattr(function, READS_RESULTS, results_read(data))
+    return function
+
+
+def _task_call(bound: BoundAction) -> Callable[..., Any]:
     if is_async(bound.function):
 
         async def call_async(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
@@ -168,7 +179,7 @@ def task_condition(template: Template) -> Callable[..., bool]:
         return bool(template.render(_task_variables(inputs, results, context, config, ctx)))
 
     holds.__name__ = template.text
-    return holds
+    return with_results_read(holds, template)
 
 
 def _task_variables(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> dict[str, Any]:

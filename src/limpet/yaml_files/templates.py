@@ -13,7 +13,7 @@ from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, Va
 from datetime import date, time, timedelta
 from functools import cache, partial
 from types import GeneratorType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from limpet.engine.node_context.branch_result import BranchResult
 from limpet.errors import TemplateError, did_you_mean
@@ -35,24 +35,32 @@ BRANCH_ATTRIBUTES: Final = ("branch", "index", "error", "changes", "started", "e
 _PLAIN_TYPES: Final = (str, bytes, int, float, list, tuple, set, frozenset, Mapping, date, time, timedelta)
 
 Render = Callable[[Mapping[str, Any]], Any]
-Parsed = tuple[Render, set[str]]
-"""How a template is rendered, and the variables that it uses."""
+
+
+class Parsed(NamedTuple):
+    """How a template is rendered, the variables that it uses, and the tasks whose `results` it names."""
+
+    render: Render
+    variables: set[str]
+    reads_results: tuple[str, ...]
 
 
 class Template:
     """A text that is evaluated for each call.
 
     `owner` is the node or task that it belongs to, and `place` is where it is in the file. `variables` are the names
-    that it uses.
+    that it uses, and `reads_results` those of tasks in `results.name`.
     """
 
-    __slots__ = ("_render", "owner", "place", "text", "variables")
+    __slots__ = ("_render", "owner", "place", "reads_results", "text", "variables")
 
     def __init__(self, text: str, owner: str, place: str, parsed: Parsed) -> None:
         self.text = text
         self.owner = owner
         self.place = place
-        self._render, self.variables = parsed
+        self._render = parsed.render
+        self.variables = parsed.variables
+        self.reads_results = parsed.reads_results
 
     def render(self, variables: Mapping[str, Any]) -> Any:
         """The result with these variables. Raises `TemplateError` that says what is wrong."""
@@ -113,8 +121,7 @@ class TemplateCompiler:
             reason = getattr(problem, "message", None) or str(problem) or type(problem).__name__
             self.mistakes.note(value, f"{owner}: {text!r} can't be parsed: {reason}")
             return None
-        _, used = parsed
-        for name in sorted(used - set(self.variables) - known_globals):
+        for name in sorted(parsed.variables - set(self.variables) - known_globals):
             self.mistakes.unknown(value, f"{owner}: {text!r} uses the unknown variable", name, self.variables)
         return Template(text, owner, f"{self.mistakes.file}:{value.line}:{value.column}", parsed)
 
@@ -132,6 +139,19 @@ def render_all(data: Any, variables: Mapping[str, Any]) -> Any:
             return data
 
 
+def results_read(data: Any) -> tuple[str, ...]:
+    """The names of the tasks whose results the templates in this data name."""
+    match data:
+        case Template():
+            return data.reads_results
+        case dict():
+            return tuple(name for each in data.values() for name in results_read(each))
+        case list():
+            return tuple(name for each in data for name in results_read(each))
+        case _:
+            return ()
+
+
 def _parse_template(text: str) -> Parsed:
     """Parse a template: its result is a value if it is one expression and nothing else, otherwise a text."""
     from jinja2 import nodes
@@ -140,9 +160,11 @@ def _parse_template(text: str) -> Parsed:
     match tree.body:
         case [nodes.Output(nodes=[lone])] if not isinstance(lone, nodes.TemplateData):
             used = _used_variables(tree)
-            return _value_renderer(lone), used
+            reads = _results_read(tree)
+            return Parsed(_value_renderer(lone), used, reads)
     used = _used_variables(tree)
-    return partial(_render_text, sandbox().from_string(bounded(tree))), used
+    reads = _results_read(tree)
+    return Parsed(partial(_render_text, sandbox().from_string(bounded(tree))), used, reads)
 
 
 def _parse_expression(text: str) -> Parsed:
@@ -155,7 +177,8 @@ def _parse_expression(text: str) -> Parsed:
         raise ValueError(f"the expression ends before {parser.stream.current.value!r}")
     tree = nodes.Template([nodes.Output([expression])], lineno=1)
     used = _used_variables(tree.set_environment(sandbox()))
-    return _value_renderer(expression), used
+    reads = _results_read(tree)
+    return Parsed(_value_renderer(expression), used, reads)
 
 
 def _value_renderer(expression: Any) -> Render:
@@ -231,6 +254,21 @@ def _used_variables(tree: Any) -> set[str]:
         raise ValueError("a template can't include others")
     found: set[str] = meta.find_undeclared_variables(tree)
     return found
+
+
+def _results_read(tree: Any) -> tuple[str, ...]:
+    """The names in `results.name` and `results['name']`, in the order in which they are written."""
+    from jinja2 import nodes
+
+    found: dict[str, None] = {}
+    for read in tree.find_all((nodes.Getattr, nodes.Getitem)):
+        if not isinstance(read.node, nodes.Name) or read.node.name != "results":
+            continue
+        if isinstance(read, nodes.Getattr):
+            found[read.attr] = None
+        elif isinstance(read.arg, nodes.Const) and isinstance(read.arg.value, str):
+            found[read.arg.value] = None
+    return tuple(found)
 
 
 @cache

@@ -148,7 +148,6 @@ def test_answers_that_cannot_be_are_refused(given: dict[str, Any], told: str) ->
 @pytest.mark.parametrize(
     ("parameter", "told"),
     [
-        ("fetch", r"depends_on=\['fetch'\]"),
         ("fetsh", "did you mean 'fetsch'"),
         ("xyz", "available parameters: fetsch, ctx"),
     ],

@@ -291,7 +291,7 @@ class NodeContext:
         self,
         name: str,
         run: str | None = None,
-        depends_on: Any = (),
+        depends_on: Any = None,
         *,
         optional: Any = (),
         arguments: Mapping[str, Any] | None = None,
@@ -300,9 +300,10 @@ class NodeContext:
     ) -> None:
         """Decide that the run has one more task, which runs the code of the task or template `run`.
 
-        It can depend on any existing task. Those named in `before` will depend on it, or only optionally where it
-        `may_fail`. This takes effect when the layer is done, if the task that calls it completes. Raises `UsageError`
-        if the workflow can't have such a task.
+        It can depend on any existing task; without `depends_on`, it depends on those that parameters of its function
+        name. Those named in `before` will depend on it, or only optionally where it `may_fail`. This takes effect
+        when the layer is done, if the task that calls it completes. Raises `UsageError` if the workflow can't have
+        such a task.
         """
         given = {
             "name": name,

@@ -65,6 +65,9 @@ class WorkflowBuilder:
         self.secrets = frozenset(names)
         self._specs: dict[str, TaskSpec] = {}
         self._definitions: dict[str, TaskDefinition] = {}
+        self._without_depends_on: set[str] = set()
+        self._names: dict[int, str] = {}
+        """The tasks by the identity of their functions, which `_definitions` keeps alive."""
         self._graphs: dict[str, Any] = {}
         self._handler: TaskSignature | None = None
         self._freezing = False
@@ -73,7 +76,7 @@ class WorkflowBuilder:
         self,
         name: str | Callable[..., Any],
         run: Callable[..., Any] | Any = None,
-        depends_on: Dependencies = (),
+        depends_on: Dependencies | None = None,
         *,
         optional: Dependencies = (),
         condition: Callable[..., Any] | None = None,
@@ -85,10 +88,14 @@ class WorkflowBuilder:
     ) -> Self:
         """Add a task that calls `run` with the results of the tasks that it depends on, by their names.
 
+        Without `depends_on`, it depends on the tasks that parameters of `run` or of `condition` name, also on tasks
+        that are added later; `depends_on=[]` says that it depends on none. `depends_on={parameter: task}` is for a
+        task that has another name in `run`.
+
         `run` may also take `inputs` (or one of them, by its name), `context`, `results` (of all its dependencies),
-        `state`, `config`, `ctx`, and the keys of `arguments`. `depends_on={parameter: task}` is for a task that has
-        another name in `run`. `run` may be a graph or another workflow, which starts with all of these; its final
-        state, or the results of its tasks, is the result. `add_task(fn)` names the task after the function.
+        `state`, `config`, `ctx`, and the keys of `arguments`. `run` may be a graph or another workflow, which starts
+        with all of these; its final state, or the results of its tasks, is the result. `add_task(fn)` names the task
+        after the function.
 
         An `optional` dependency that failed or was skipped gives None. If any other dependency failed or was skipped,
         so is the task. It is also skipped if `condition`, which can take the same parameters as `run`, doesn't hold.
@@ -104,6 +111,8 @@ class WorkflowBuilder:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
         self._add_definition(spec.name, run, condition, retry, timeout, safe_to_fail, secret)
         self._specs[spec.name] = spec
+        if depends_on is None:
+            self._without_depends_on.add(spec.name)
         return self._changed()
 
     @overload
@@ -114,7 +123,7 @@ class WorkflowBuilder:
         self,
         *,
         name: str | None = None,
-        depends_on: Dependencies = (),
+        depends_on: Dependencies | None = None,
         optional: Dependencies = (),
         condition: Callable[..., Any] | None = None,
         retry: Retry | int | None = None,
@@ -194,32 +203,31 @@ class WorkflowBuilder:
     def layers(self) -> list[list[str]]:
         """The names of its tasks, in layers. Raises `DefinitionError`."""
         self.validate()
-        dag = {name: spec.to_data() for name, spec in self._specs.items()}
+        dag = {name: spec.to_data() for name, spec in self._resolved_specs().items()}
         return [list(layer) for layer in layers_of(dag)]
 
     def validate(self) -> None:
         """Raise a `DefinitionError` that lists all mistakes, if there are any."""
-        mistakes = list(self._mistakes())
-        if mistakes:
-            raise DefinitionError(mistakes, self.name, "workflow")
+        self._check(self._resolved_specs())
 
     def freeze(self, on_mismatch: OnMismatch = "fail") -> Plan:
         """Validate and return the plan. Raises `DefinitionError`."""
         if self._freezing:
             raise DefinitionError("the workflow contains itself", self.name, "workflow")
-        self.validate()
+        specs = self._resolved_specs()
+        self._check(specs)
         self._freezing = True
         try:
             inner = {name: InnerGraph(graph._plan_inside([], [])) for name, graph in self._graphs.items()}
         finally:
             self._freezing = False
-        definitions = {
-            name: definition._replace(inner=inner.get(name)) for name, definition in self._definitions.items()
-        }
-        layers = Layers(dict(self._specs), definitions, self._handler, on_mismatch, self.max_layers)
+        definitions = dict(self._definitions)
+        for name, graph in inner.items():
+            definitions[name] = definitions[name]._replace(inner=graph)
+        layers = Layers(specs, definitions, self._handler, on_mismatch, self.max_layers)
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, planner_function(layers), None, None, [section], False)
-        secrets = {name for name, spec in self._specs.items() if definitions[spec.definition].keeps_secret}
+        secrets = {name for name, spec in specs.items() if definitions[spec.definition].keeps_secret}
         secrets |= {key for each in inner.values() for key in each.plan.secrets}
         return Plan(
             name=self.name,
@@ -248,16 +256,18 @@ class WorkflowBuilder:
 
     def _by_name(self, dependencies: Any) -> Any:
         """Dependencies by name, also if they were given as the functions of tasks."""
-        names = {
-            id(definition.signature.call): name
-            for name, definition in self._definitions.items()
-            if definition.signature is not None
-        }
         if isinstance(dependencies, Mapping):
-            return {key: names.get(id(each), each) for key, each in dependencies.items()}
+            return {key: self._names.get(id(each), each) for key, each in dependencies.items()}
         if isinstance(dependencies, (list, tuple)):
-            return [names.get(id(each), each) for each in dependencies]
+            return [self._names.get(id(each), each) for each in dependencies]
         return dependencies
+
+    def _resolved_specs(self) -> dict[str, TaskSpec]:
+        """The tasks, those without `depends_on` with the dependencies that follow from their parameters."""
+        specs = dict(self._specs)
+        for name in self._without_depends_on:
+            specs[name] = self._definitions[name].infer_dependencies(specs[name], specs)
+        return specs
 
     def _changed(self) -> Self:
         return self
@@ -292,25 +302,31 @@ class WorkflowBuilder:
         )
         if is_graph:
             self._graphs[name] = run
+        else:
+            self._names[id(run)] = name
 
-    def _mistakes(self) -> Iterable[str]:
-        if not self._specs:
+    def _check(self, specs: Mapping[str, TaskSpec]) -> None:
+        mistakes = list(self._mistakes(specs))
+        if mistakes:
+            raise DefinitionError(mistakes, self.name, "workflow")
+
+    def _mistakes(self, specs: Mapping[str, TaskSpec]) -> Iterable[str]:
+        if not specs:
             yield "it has no task: add_task(name, run=function)"
-        for spec in self._specs.values():
-            for needed in spec.dependencies:
-                if needed not in self._specs:
-                    near = did_you_mean(needed, self._specs)
-                    yield f"task {spec.name!r} depends on {needed!r}, which isn't a task{near}"
+        known: dict[str, dict[str, Any]] = {}
+        for spec in specs.values():
+            known[spec.name] = {"depends_on": [each for each in spec.dependencies if each in specs]}
+            if len(known[spec.name]["depends_on"]) < len(spec.dependencies):
+                for needed in spec.dependencies:
+                    if needed not in specs:
+                        near = did_you_mean(needed, specs)
+                        yield f"task {spec.name!r} depends on {needed!r}, which isn't a task{near}"
             signature = self._definitions[spec.name].signature
-            if signature is not None:
+            if signature is not None and spec.arguments:
                 try:
-                    signature.bind(spec, f"task {spec.name!r}")
+                    signature.check_arguments(spec, f"task {spec.name!r}")
                 except DefinitionError as problem:
                     yield from problem.mistakes
-        known = {
-            name: {"depends_on": [each for each in spec.dependencies if each in self._specs]}
-            for name, spec in self._specs.items()
-        }
         try:
             layers_of(known)
         except CycleError as cycle:

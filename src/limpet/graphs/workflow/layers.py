@@ -8,12 +8,13 @@ layer is one step of the run, and a workflow is run, saved and resumed by the lo
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from graphlib import TopologicalSorter
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
+from limpet.graphs.parameters import Function
 from limpet.graphs.plan import PlanNode, plan_node
 from limpet.graphs.state import State, detached_view
 from limpet.graphs.workflow.state import OPEN_TO_UPDATES, WorkflowState, WorkflowStateView
@@ -42,21 +43,39 @@ HANDLER_PARAMETERS: Final = ("ctx", "context", "inputs", "results", "state", "co
 """What the function that is called after each layer may take."""
 
 
-def layers_of(dag: Dag, done: Mapping[str, Any] | Iterable[str] = ()) -> tuple[tuple[str, ...], ...]:
+def layers_of(dag: Dag, done: Container[str] = ()) -> tuple[tuple[str, ...], ...]:
     """The tasks that aren't done, in layers: each comes after all that it depends on. Raises `CycleError`."""
-    needed = {}
-    for name, data in dag.items():
-        if name not in done:
-            needed[name] = [each for each in dependencies_of(data) if each not in done]
-    order = {name: place for place, name in enumerate(dag)}
-    sorter = TopologicalSorter(needed)
-    sorter.prepare()
-    layers = []
-    while sorter.is_active():
-        ready = sorted(sorter.get_ready(), key=order.__getitem__)
-        layers.append(tuple(ready))
-        sorter.done(*ready)
-    return tuple(layers)
+    numbers = _layer_numbers(dag, dag, done)
+    if numbers is None:
+        # A task was added before one that it depends on. That is rare, and sorting takes longer than all else here.
+        needed = {
+            name: [each for each in dependencies_of(data) if each not in done]
+            for name, data in dag.items()
+            if name not in done
+        }
+        numbers = _layer_numbers(TopologicalSorter(needed).static_order(), dag, done)
+        assert numbers is not None
+    layers: list[list[str]] = [[] for _ in range(1 + max(numbers.values(), default=-1))]
+    for name in dag:
+        if name in numbers:
+            layers[numbers[name]].append(name)
+    return tuple(map(tuple, layers))
+
+
+def _layer_numbers(order: Iterable[str], dag: Dag, done: Container[str]) -> dict[str, int] | None:
+    """The layer of each task that isn't done; None if in this order, one comes before a task that it depends on."""
+    numbers: dict[str, int] = {}
+    for name in order:
+        if name in done:
+            continue
+        number = 0
+        for needed in dependencies_of(dag[name]):
+            if needed in numbers:
+                number = max(number, numbers[needed] + 1)
+            elif needed not in done:
+                return None
+        numbers[name] = number
+    return numbers
 
 
 def dependencies_of(data: Mapping[str, Any]) -> tuple[str, ...]:
@@ -99,7 +118,11 @@ class Layers:
         self.nodes = {name: self.node(spec) for name, spec in specs.items()}
         self.all = layers_of(self.dag)
         """The layers of a run that changes nothing about its tasks."""
-        self._required = [(spec, name) for spec in specs.values() for name in self._required_inputs(spec)]
+        self._required = [
+            (spec, name)
+            for spec in specs.values()
+            for name in self._required_inputs(spec, self.nodes[spec.name].function)
+        ]
         conditional = any(each.condition is not None for each in definitions.values())
         self.calls_no_user_code = handler is None and not conditional
         """Whether the planner calls neither a handler nor conditions, so that it returns at once."""
@@ -132,11 +155,17 @@ class Layers:
         function = None
         if definition.signature is not None:
             function = definition.signature.bind(spec, f"task {spec.name!r}")
-        node = plan_node(
-            spec.name, function, definition.retry, definition.timeout, (), True, definition.inner
-        )
         task = WorkflowTask(spec, definition.safe_to_fail, definition.keeps_secret)
-        return node._replace(workflow_task=task)
+        return plan_node(
+            spec.name,
+            function,
+            definition.retry,
+            definition.timeout,
+            (),
+            True,
+            definition.inner,
+            workflow_task=task,
+        )
 
     def open_nodes(self, progress: Progress) -> Mapping[str, PlanNode]:
         """The nodes of the open layer: those of the code, and those of tasks that the run has added or changed."""
@@ -178,9 +207,18 @@ class Layers:
         return report.update()
 
     def check_new_task(
-        self, given: Mapping[str, Any], dag: Dag, inputs: Mapping[str, Any], added_by: str
+        self,
+        given: Mapping[str, Any],
+        dag: Dag,
+        inputs: Mapping[str, Any],
+        added_by: str,
+        *,
+        infer: bool = False,
     ) -> TaskSpec:
-        """The spec of a task to add. Raises `UsageError` if it can't be added."""
+        """The spec of a task to add. Raises `UsageError` if it can't be added.
+
+        `infer` adds the dependencies that follow from its parameters. A decision that is stored has them already.
+        """
         try:
             spec = make_spec(
                 given["name"],
@@ -190,6 +228,8 @@ class Layers:
                 given.get("run"),
                 added_by,
             )
+            if infer and spec.definition in self.definitions:
+                spec = self.definitions[spec.definition].infer_dependencies(spec, dag)
             self._check_addition(spec, given.get("before", ()), dag)
         except DefinitionError as problem:
             raise UsageError(f"add_task(): {problem}") from problem
@@ -199,7 +239,11 @@ class Layers:
 
     def missing_input(self, spec: TaskSpec, inputs: Mapping[str, Any], dag: Dag) -> str:
         """The message about an input that a task needs and the run doesn't have; empty if it has all."""
-        for name in self._required_inputs(spec):
+        signature = self.definitions[spec.definition].signature
+        function = None
+        if signature is not None:
+            function = signature.bind(spec, spec.name, strict=False)
+        for name in self._required_inputs(spec, function):
             if name not in inputs:
                 return unknown_parameter(spec, name, inputs, dag)
         return ""
@@ -225,15 +269,13 @@ class Layers:
                 )
         self.node(spec)
 
-    def _required_inputs(self, spec: TaskSpec) -> Iterable[str]:
-        """The inputs that a task and its condition need."""
-        definition = self.definitions[spec.definition]
-        for signature in (definition.signature, definition.condition):
-            if signature is None:
-                continue
-            for _, value in signature.bind(spec, spec.name, strict=False).takes:
-                if value.startswith(INPUT):
-                    yield value.removeprefix(INPUT)
+    def _required_inputs(self, spec: TaskSpec, function: Function | None) -> list[str]:
+        """The inputs that a task, which calls this function, and its condition need."""
+        takes = function.takes if function is not None else ()
+        condition = self.definitions[spec.definition].condition
+        if condition is not None:
+            takes += condition.bind(spec, spec.name, strict=False).takes
+        return [value.removeprefix(INPUT) for _, value in takes if value.startswith(INPUT)]
 
 
 def _checked_before(task: str, given: Any) -> list[str]:

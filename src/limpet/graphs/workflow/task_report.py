@@ -85,7 +85,12 @@ class TaskReport:
         assert self._layers is not None
         assert self._flow is not None
         task = task_to_add(given)
-        self._layers.check_new_task(task, self._known_tasks, self._flow.state["inputs"], self.by)
+        infer = given.get("depends_on") is None
+        spec = self._layers.check_new_task(
+            task, self._known_tasks, self._flow.state["inputs"], self.by, infer=infer
+        )
+        if infer and spec.depends_on:
+            task["depends_on"] = list(spec.depends_on)
         encode(task, f"add_task({task['name']!r})")
         decision = {**task, "kind": ADD_TASK, "by": self.by}
         self.decisions.append(decision)

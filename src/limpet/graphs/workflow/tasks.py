@@ -8,7 +8,8 @@ imported.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import DefinitionError, UsageError, did_you_mean
@@ -34,6 +35,10 @@ RESULT: Final = "result "
 ARGUMENT: Final = "argument "
 INPUT: Final = "input "
 OPTIONAL_INPUT: Final = "optional_input "
+
+
+READS_RESULTS: Final = "reads_results"
+"""The attribute of a function that reads results of tasks without a parameter of that name: their names."""
 
 
 class TaskSpec(NamedTuple):
@@ -62,15 +67,20 @@ class TaskSpec(NamedTuple):
 
     def to_data(self) -> dict[str, Any]:
         """The spec as plain data, without empty fields."""
-        data = {
-            "depends_on": list(self.depends_on),
-            "optional": list(self.optional),
-            "named": dict(self.named),
-            "arguments": dict(self.arguments),
-            "run": self.run,
-            "added_by": self.added_by,
-        }
-        return {key: value for key, value in data.items() if value}
+        data: dict[str, Any] = {}
+        if self.depends_on:
+            data["depends_on"] = list(self.depends_on)
+        if self.optional:
+            data["optional"] = list(self.optional)
+        if self.named:
+            data["named"] = dict(self.named)
+        if self.arguments:
+            data["arguments"] = dict(self.arguments)
+        if self.run:
+            data["run"] = self.run
+        if self.added_by:
+            data["added_by"] = self.added_by
+        return data
 
 
 def read_spec(name: str, data: Mapping[str, Any]) -> TaskSpec:
@@ -115,6 +125,7 @@ def make_spec(
         by_name = isinstance(arguments, Mapping) and all(isinstance(each, str) for each in arguments)
         if not by_name:
             raise DefinitionError(f"{what}: arguments must be a dict by parameter name, not {arguments!r}")
+        arguments = detached_value(dict(arguments))
     if run is not None and not isinstance(run, str):
         raise DefinitionError(f"{what}: run must be the name of a task or template, not {run!r}")
     return TaskSpec(
@@ -122,7 +133,7 @@ def make_spec(
         required_names,
         optional_names,
         {**required_parameters, **optional_parameters},
-        detached_value(dict(arguments or {})),
+        arguments or {},
         run,
         added_by,
     )
@@ -143,12 +154,14 @@ def _checked_name(given: Any) -> str:
 
 def _read_dependencies(what: str, kind: str, given: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     """The names of dependencies, and the parameters that take those that are given as `{parameter: task}`."""
+    if given is None or given == ():
+        return (), {}
     if isinstance(given, str):
         raise DefinitionError(f"{what}: {kind} must be a list of task names, not one str: write [{given!r}]")
-    if given is not None and not isinstance(given, Iterable):
+    if not isinstance(given, Iterable):
         raise DefinitionError(f"{what}: {kind} must be a list of task names, not {given!r}")
     parameters: list[Any] = []
-    tasks: list[Any] = list(given or ())
+    tasks: list[Any] = list(given)
     if isinstance(given, Mapping):
         parameters = list(given)
         tasks = list(given.values())
@@ -171,13 +184,22 @@ def _refuse_twice(what: str, kind: str, required: Iterable[str], optional: Itera
 
 
 class TaskSignature(NamedTuple):
-    """A user's function and the names of its parameters; `any_keyword` if it takes any other by keyword as well."""
+    """A user's function and the names of its parameters; `any_keyword` if it takes any other by keyword as well.
+
+    `reads` are the names of tasks whose results it takes from `results`, where these are known.
+    """
 
     call: Callable[..., Any]
     required: tuple[str, ...]
     optional: tuple[str, ...]
     any_keyword: bool
     is_async: bool
+    reads: tuple[str, ...] = ()
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of all its parameters."""
+        return (*self.required, *self.optional)
 
     def bind(
         self, spec: TaskSpec, what: str, offered: Iterable[str] = TASK_PARAMETERS, strict: bool = True
@@ -186,29 +208,35 @@ class TaskSignature(NamedTuple):
 
         Raises `DefinitionError` for an argument that the function doesn't take, if `strict`.
         """
-        results = {name: name for name in spec.dependencies} | dict(spec.named)
+        if strict:
+            self.check_arguments(spec, what)
+        results = {name: name for name in spec.dependencies}
+        if spec.named:
+            results.update(spec.named)
         takes = []
-        for name in (*self.required, *self.optional):
+        for name in self.parameters:
             if name in results:
-                takes.append((name, RESULT + results[name]))
+                value = RESULT + results[name]
             elif name in spec.arguments:
-                takes.append((name, ARGUMENT + name))
+                value = ARGUMENT + name
             elif name in offered:
-                takes.append((name, name))
+                value = name
             elif name in self.required:
-                takes.append((name, INPUT + name))
+                value = INPUT + name
             else:
-                takes.append((name, OPTIONAL_INPUT + name))
-        others = self._others(spec, results, {value for _, value in takes})
+                value = OPTIONAL_INPUT + name
+            takes.append((name, value))
         if self.any_keyword:
-            takes += others
-        elif strict:
-            for name, value in others:
-                if value.startswith(ARGUMENT):
-                    raise DefinitionError(
-                        f"{what} has the argument {name!r}, which its function doesn't take"
-                    )
+            takes += self._others(spec, results, {value for _, value in takes})
         return Function(self.call, tuple(takes), False, self.is_async)
+
+    def check_arguments(self, spec: TaskSpec, what: str) -> None:
+        """Raise `DefinitionError` for an argument of a task that the function doesn't take."""
+        if self.any_keyword:
+            return
+        for name in spec.arguments:
+            if name not in self.parameters and name not in spec.dependencies and name not in spec.named:
+                raise DefinitionError(f"{what} has the argument {name!r}, which its function doesn't take")
 
     def _others(self, spec: TaskSpec, results: dict[str, str], taken: set[str]) -> list[tuple[str, str]]:
         """The results and arguments that no parameter takes by name."""
@@ -227,6 +255,8 @@ def read_signature(call: Any, what: str) -> TaskSignature:
     """Read what a function takes. Raises `DefinitionError` if it can't be called with keyword arguments."""
     if not callable(call):
         raise DefinitionError(f"{what} is not callable: {call!r}")
+    if type(call) is FunctionType and not call.__dict__ and not call.__code__.co_posonlyargcount:
+        return _read_plain_function(call)
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
@@ -249,7 +279,29 @@ def read_signature(call: Any, what: str) -> TaskSignature:
             required.append(each.name)
         else:
             optional.append(each.name)
-    return TaskSignature(call, tuple(required), tuple(optional), any_keyword, is_async(call))
+    reads = tuple(getattr(call, READS_RESULTS, ()))
+    return TaskSignature(call, tuple(required), tuple(optional), any_keyword, is_async(call), reads)
+
+
+def _read_plain_function(call: FunctionType) -> TaskSignature:
+    """The same for a function that is just a `def` or a lambda: nothing wraps it, and nothing is set on it.
+
+    `inspect` takes longer than all else that a task costs to define.
+    """
+    code = call.__code__
+    end = code.co_argcount + code.co_kwonlyargcount
+    with_default = code.co_varnames[code.co_argcount - len(call.__defaults__ or ()) : code.co_argcount]
+    defaults = {*with_default, *(call.__kwdefaults__ or ())}
+    required = []
+    optional = []
+    for name in code.co_varnames[:end]:
+        if name in defaults:
+            optional.append(name)
+        else:
+            required.append(name)
+    any_keyword = bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    coroutine = bool(code.co_flags & inspect.CO_COROUTINE)
+    return TaskSignature(call, tuple(required), tuple(optional), any_keyword, coroutine)
 
 
 class TaskDefinition(NamedTuple):
@@ -268,6 +320,25 @@ class TaskDefinition(NamedTuple):
     def keeps_secret(self) -> bool:
         """Whether its result is secret: it is marked so, or it is the final state of a graph with secrets."""
         return self.secret or (self.inner is not None and self.inner.plan.holds_secrets)
+
+    def infer_dependencies(self, spec: TaskSpec, tasks: Container[str]) -> TaskSpec:
+        """The spec of a task without `depends_on`: it depends on the tasks that parameters name.
+
+        What a parameter takes by that name already comes first: an argument, an optional dependency, or one of
+        `TASK_PARAMETERS`. A parameter with the name of its own task is an input.
+        """
+        found: dict[str, None] = {}
+        for signature in (self.signature, self.condition):
+            if signature is None:
+                continue
+            for name in (*signature.parameters, *signature.reads):
+                if name not in tasks or name == spec.name or name in TASK_PARAMETERS:
+                    continue
+                if name not in spec.arguments and name not in spec.named and name not in spec.optional:
+                    found[name] = None
+        if not found:
+            return spec
+        return spec._replace(depends_on=tuple(found))
 
 
 class WorkflowTask(NamedTuple):

@@ -22,7 +22,7 @@ from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, stand_in
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.grammar.value_types import is_template, shown
-from limpet.yaml_files.node_functions import BoundAction, renamed_keys
+from limpet.yaml_files.node_functions import BoundAction, renamed_keys, with_results_read
 from limpet.yaml_files.templates import TemplateCompiler
 
 TYPE_OF_WORD: Mapping[str, Any] = {
@@ -140,7 +140,7 @@ class DeclarationBuilder:
         bound: BoundAction | None = self.attempt(
             place, lambda: self.code.bound_action(name, arguments, self.variables, owner)
         )
-        return bound or stand_in(name)
+        return bound or with_results_read(stand_in(name), arguments)
 
     def object_at(self, value: Value) -> Any:
         """The object that a reference names; a stand-in if it can't be imported."""

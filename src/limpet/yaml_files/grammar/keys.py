@@ -266,7 +266,11 @@ TASK = KeyedMapping(
             Text("a name without '/'", r"^[^/]+$"), "The name of it and of its result.", required=True
         ),
         **_WORK_KEYS,
-        "depends_on": Key(_DEPENDENCIES, "The tasks whose results it needs."),
+        "depends_on": Key(
+            _DEPENDENCIES,
+            "The tasks whose results it needs; without it, those that its function's parameters or its templates "
+            "name.",
+        ),
         "optional": Key(_DEPENDENCIES, "The tasks that it waits for, and whose results it can do without."),
         "condition": Key(EXPRESSION, "An expression; if it doesn't hold, the task is skipped."),
         "safe_to_fail": Key(Boolean(), "Whether the run continues when the task has failed."),
