@@ -633,3 +633,44 @@ def test_a_picture_is_the_same_in_every_process() -> None:
         done = subprocess.run([sys.executable, "-c", code], check=True, env=environment, capture_output=True)
         made.add(done.stdout)
     assert len(made) == 1
+
+
+SWAPPED = """\
+swap
+
+      ┌───┐   ┌───┐
+      │ a │   │ b │
+      └─┬─┘   └─┬─┘
+        │       │
+        └───────┼──┐
+     ┌──────────┘  │
+     ▼             ▼
+┌─────────┐   ┌─────────┐
+│ after_b │   │ after_a │
+└─────────┘   └─────────┘
+"""
+
+
+def test_the_tasks_of_a_layer_are_drawn_in_the_order_of_declaration() -> None:
+    """H13: though lines cross then, none seems to join another."""
+    flow = Workflow("swap").add_task("a", nothing).add_task("b", nothing)
+    flow.add_task("after_b", nothing, ["b"]).add_task("after_a", nothing, ["a"])
+    assert flow.draw("text").rstrip() == SWAPPED.rstrip()
+    names = {}
+    for each in ElementTree.fromstring(flow.draw("svg")).iter(SVG + "text"):
+        names[each.text] = float(each.get("y") or 0)
+    assert names["after_b"] < names["after_a"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.permutations(range(4)))
+def test_every_line_of_a_picture_leads_from_one_task_to_one_other(order: list[int]) -> None:
+    """H13: no two lines share a piece of a column, so that a reader can follow each."""
+    flow = Workflow("f")
+    for number in range(4):
+        flow.add_task(f"from{number}", nothing)
+    for number in order:
+        flow.add_task(f"to{number}", nothing, [f"from{number}"])
+    picture = flow.draw("text")
+    assert not {"┤", "├", "┴"} & set(picture)
+    assert picture.count("┬") == 4

@@ -228,3 +228,19 @@ def test_crossings_that_can_be_avoided_are() -> None:
     graph = RankedGraph([(1, 1)] * 6, [0, 0, 0, 1, 1, 1], acyclic_arcs(6, pairs), [None] * 3, lane_width=1)
     reduce_crossings(graph)
     assert count_crossings(graph) == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(graphs(), st.randoms(use_true_random=False))
+def test_boxes_with_given_ranks_keep_their_order_in_each(
+    graph: tuple[list[Box], list[Link]], chance: random.Random
+) -> None:
+    """H13: the tasks of a workflow, in the order of declaration."""
+    boxes = [box._replace(rank=chance.randrange(3)) for box in graph[0]]
+    rank_of = {box.name: box.rank or 0 for box in boxes}
+    links = [link for link in graph[1] if rank_of[link.source] < rank_of[link.target]]
+    for spacing in (PAGE, GRID):
+        layout = lay_out(boxes, links, spacing)
+        for rank in range(3):
+            row = [layout.boxes[box.name].x for box in boxes if box.rank == rank]
+            assert row == sorted(row)

@@ -231,16 +231,21 @@ def _mark_detail(mark: Mark | None) -> str:
 def _tracks(spans: Sequence[Span]) -> tuple[list[int], int]:
     """The row of a gap in which each link goes sideways, -1 for a straight one, and how many rows there are.
 
-    No two links share a cell of a row. Of those that go the same way, the one that starts further ahead is above.
+    No two links share a cell of a row. Of those that go the same way, the one that starts further ahead is above. One
+    that ends in the column where another starts is below it: else it would seem to join it.
     """
     rightwards = [number for number, span in enumerate(spans) if span.end > span.start]
     leftwards = [number for number, span in enumerate(spans) if span.end < span.start]
     rightwards.sort(key=lambda number: (-spans[number].start, number))
     leftwards.sort(key=lambda number: (spans[number].start, number))
     rows = [-1] * len(spans)
-    for group in (rightwards, leftwards):
-        for number in group:
-            rows[number] = _free_row(number, spans, rows, group)
+    unplaced = [*rightwards, *leftwards]
+    while unplaced:
+        starts = {spans[number].start for number in unplaced}
+        free = [number for number in unplaced if spans[number].end not in starts]
+        number = (free or unplaced)[0]
+        unplaced.remove(number)
+        rows[number] = _free_row(number, spans, rows, rightwards if number in rightwards else leftwards)
     return rows, max(rows, default=-1) + 1
 
 
@@ -251,7 +256,7 @@ def _free_row(number: int, spans: Sequence[Span], rows: list[int], group: list[i
         other_low, other_high = sorted(spans[other])
         if row >= 0 and low <= other_high and other_low <= high:
             overlapping.append(other)
-    # Below the links that go the same way, and below one that starts where this one ends: else their columns cross.
+    # Below the links that go the same way, and below one that starts where this one ends.
     above = [
         rows[other] for other in overlapping if other in group or spans[other].start == spans[number].end
     ]

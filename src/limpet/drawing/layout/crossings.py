@@ -1,4 +1,7 @@
-"""The order of the vertices in each rank, chosen so that few links cross."""
+"""The order of the vertices in each rank, chosen so that few links cross.
+
+Where the boxes of each rank keep the order that they were given in, only the links that pass a rank are moved.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ MAX_SWITCHED_VERTICES = 900
 MAX_SWITCH_ROUNDS = 4
 
 
-def reduce_crossings(graph: RankedGraph) -> None:
+def reduce_crossings(graph: RankedGraph, keep_box_order: bool = False) -> None:
     """Order each rank of the graph: sweep down and up through the ranks, and keep the best order seen."""
+    if keep_box_order:
+        _restore_box_order(graph)
     best = _copy_of(graph.layers)
     fewest = count_crossings(graph)
     idle_sweeps = 0
@@ -36,6 +41,8 @@ def reduce_crossings(graph: RankedGraph) -> None:
         _sweep(graph, downwards=sweep % 2 == 0, reverse_ties=sweep % 4 >= 2)
         if len(graph.rank) <= MAX_SWITCHED_VERTICES:
             _switch_neighbours(graph)
+        if keep_box_order:
+            _restore_box_order(graph)
         found = count_crossings(graph)
         idle_sweeps += 1
         if found < fewest:
@@ -57,6 +64,13 @@ def count_crossings(graph: RankedGraph) -> int:
             for end in own_ends:
                 insort(ends, end)
     return total
+
+
+def _restore_box_order(graph: RankedGraph) -> None:
+    """Put the boxes of each rank into the order that they were given in. The links that pass it stay in place."""
+    for layer in graph.layers:
+        boxes = iter(sorted(vertex for vertex in layer if not graph.is_dummy(vertex)))
+        layer[:] = [vertex if graph.is_dummy(vertex) else next(boxes) for vertex in layer]
 
 
 def _copy_of(layers: list[list[int]]) -> list[list[int]]:

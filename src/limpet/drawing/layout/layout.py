@@ -125,6 +125,11 @@ class Layout(NamedTuple):
     height: float
 
 
+def has_given_ranks(boxes: Sequence[Box]) -> bool:
+    """Whether the ranks of boxes are given. Then those of a rank also keep the order that they are given in."""
+    return any(box.rank is not None for box in boxes)
+
+
 def lay_out(boxes: Sequence[Box], links: Sequence[Link], spacing: Spacing) -> Layout:
     """Place all boxes and links. Unconnected components go side by side.
 
@@ -132,8 +137,7 @@ def lay_out(boxes: Sequence[Box], links: Sequence[Link], spacing: Spacing) -> La
     """
     number_of = {box.name: number for number, box in enumerate(boxes)}
     ends = [(number_of[link.source], number_of[link.target]) for link in links]
-    has_given_ranks = any(box.rank is not None for box in boxes)
-    if has_given_ranks and boxes:
+    if has_given_ranks(boxes):
         groups = [list(range(len(boxes)))]
     else:
         groups = connected_components(len(boxes), ends)
@@ -201,13 +205,15 @@ class _ComponentLayout:
         self.arcs, ranks = self._arcs_and_ranks()
         labels = [links[number].label for number in self.plain_links]
         self.graph = RankedGraph(self._box_sizes(), ranks, self.arcs, labels, spacing.lane_width)
-        reduce_crossings(self.graph)
+        reduce_crossings(self.graph, keep_box_order=has_given_ranks(boxes))
         self.x = center_positions(self.graph, self._min_distance)
         if spacing.on_grid:
             # The left edge is what lies on a cell; the center of an even width lies between two.
             width = self.graph.width
             self.x = [floor(x - width[vertex] / 2) + width[vertex] / 2 for vertex, x in enumerate(self.x)]
         self.ports = self._ports()
+        if spacing.on_grid:
+            self._separate_ports()
 
     def layout(self) -> Layout:
         rows = self._rows()
@@ -226,7 +232,7 @@ class _ComponentLayout:
 
     def _arcs_and_ranks(self) -> tuple[list[Arc], list[int]]:
         ends = [self._ends(self.links[number]) for number in self.plain_links]
-        if any(box.rank is not None for box in self.boxes):
+        if has_given_ranks(self.boxes):
             ranks = [box.rank or 0 for box in self.boxes]
             arcs = [directed_arc(source, target, 1, ranks[source] > ranks[target]) for source, target in ends]
             return arcs, ranks
@@ -300,6 +306,29 @@ class _ComponentLayout:
         first_column = min(1, last)
         last_column = max(last - 1, 0)
         return [min(max(floor(half + each), first_column), last_column) - half for each in offsets]
+
+    def _separate_ports(self) -> None:
+        """Move the ends of links off the columns in which others start, in the same gap: they would seem to join."""
+        chains = self.graph.chains
+        starts: dict[int, dict[float, int]] = {}
+        for arc, chain in enumerate(chains):
+            for place, rank in enumerate(range(self.graph.rank[chain[0]], self.graph.rank[chain[-1]])):
+                starts.setdefault(rank, {})[self._x_of(arc, place)] = arc
+        taken = {(box, column) for (box, is_upper, _), column in self.ports.items() if not is_upper}
+        for arc, chain in enumerate(chains):
+            box = chain[-1]
+            key = (box, False, arc)
+            started = starts[self.graph.rank[box] - 1]
+            if started.get(self.ports[key], arc) == arc:
+                continue
+            own_start = self._x_of(arc, len(chain) - 2)
+            step = 1 if own_start > self.ports[key] else -1
+            for column in (self.ports[key] + step, self.ports[key] - step):
+                is_inside = abs(column + 0.5 - self.x[box]) <= self.boxes[box].width / 2 - 1
+                if is_inside and column not in started and (box, column) not in taken:
+                    self.ports[key] = column
+                    taken.add((box, column))
+                    break
 
     def _spans(self, rank: int) -> list[Span]:
         """The spans of all links that cross the gap below a rank."""
