@@ -14,8 +14,9 @@ from limpet.errors import UsageError
 Span = float | timedelta
 """How long: seconds, or a `timedelta`."""
 
-Moment = Span | datetime
-"""When: seconds from now, or a `datetime` with a time zone."""
+Moment = Span | datetime | str
+"""When: seconds from now, a `timedelta`, a text such as "90s", "30m", "12h", "7d", "2w", a `datetime` with a time
+zone, or such a date and time as ISO 8601 has it (in UTC, unless it names a zone)."""
 
 PastMoment = datetime | timedelta | float | str
 """When, in the past: a `datetime` with a time zone, seconds since the epoch, a date and time as ISO 8601 has it (in
@@ -91,11 +92,27 @@ def patience_of(given: Any, what: str) -> float:
 
 def moment_of(given: Any, now: float, what: str) -> float:
     """A point in time in seconds since the epoch. Raises `UsageError` that names the setting, `what`."""
+    if isinstance(given, str):
+        return _moment_in_text(given, now, what)
     if not isinstance(given, datetime):
         return now + seconds_of(given, what)
     if given.tzinfo is None:
         raise UsageError(f"{what}: {given!r} has no time zone; write datetime(…, tzinfo=UTC)")
     return given.timestamp()
+
+
+def _moment_in_text(text: str, now: float, what: str) -> float:
+    seconds = seconds_in_text(text)
+    if seconds is not None:
+        return now + seconds_of(seconds, what)
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise UsageError(
+            f"{what} is a time, not {text!r}: give how long from now ('90s', '30m', '12h', '7d'), or a date such as "
+            f"'2026-05-01T12:00Z'{_moment_meant(text)}"
+        ) from None
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
 
 
 def seconds_in_text(text: str) -> float | None:

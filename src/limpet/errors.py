@@ -432,10 +432,26 @@ class RunQuarantined(RunError):
     code = "quarantined"
 
 
-class DeadlinePassed(RunError):
-    """A `pause(deadline=…)` wasn't answered in time. Raised in the node that asked, which may catch it."""
+class DeadlinePassed(ExecutionError):
+    """A run reached its `deadline` before it ended; or a `pause(deadline=…)` wasn't answered in time.
+
+    The first fails the run, wherever it is: `resume(run_id, deadline=…)` continues it with a new deadline. The second
+    is raised in the node that asked, which may catch it.
+    """
 
     code = "deadline-passed"
+
+    def __init__(
+        self,
+        reason: str,
+        run_id: str | None = None,
+        *,
+        node: str | None = None,
+        state: Mapping[str, Any] | None = None,
+        path: Iterable[str] = (),
+    ) -> None:
+        super().__init__(reason, run_id=run_id, node=node, state=state, path=path)
+        self.args = (reason,)
 
 
 class ActionFailed(RunError):

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, Un
 
 from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
-from limpet.durations import Span, seconds_of
+from limpet.durations import Moment, Span, seconds_of
 from limpet.engine.leases.lease_client import nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import (
     StartRequest,
+    check_deadline,
     choose_id,
     enqueue,
     enqueue_or_find,
@@ -54,6 +55,7 @@ class Invocation(NamedTuple):
     run_id: str | None
     tags: Iterable[str]
     if_exists: IfExists
+    deadline: Moment | None
 
 
 class GraphMethods(ABC, Generic[S]):
@@ -81,6 +83,7 @@ class GraphMethods(ABC, Generic[S]):
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> Run[S]:
         """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
@@ -91,7 +94,9 @@ class GraphMethods(ABC, Generic[S]):
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
         `checkpoint_path` of an event, the path of a checkpoint file, or the id of a run, for its newest checkpoint.
         Without an answer, a run that waits for one reports its pause again. `input_state` is another name of `input`.
-        Nodes read `config` with `ctx.config`; lists of runs can be filtered by `tags`.
+        Nodes read `config` with `ctx.config`; lists of runs can be filtered by `tags`. At its `deadline` a run that
+        hasn't ended fails with `DeadlinePassed`, wherever it is. That is seconds from now, a `timedelta`, a text such
+        as "2h", or a `datetime`.
 
         A `run_id` means one run for as long as the run is kept. If it exists, and was started by this graph with an
         equal input under this id, it is the run that is meant: if it is complete, its result is reported; if it is
@@ -100,7 +105,7 @@ class GraphMethods(ABC, Generic[S]):
         another graph or input, and always with `if_exists="error"`.
         """
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
         opening = self._prepare(invocation, stream=False)
         return Run(*opening, self._raises_errors)
 
@@ -113,11 +118,12 @@ class GraphMethods(ABC, Generic[S]):
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
         opening = self._prepare(invocation, stream=False)
         return AsyncRun(*opening, self._raises_errors)
 
@@ -130,11 +136,12 @@ class GraphMethods(ABC, Generic[S]):
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> Run[S]:
         """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
         opening = self._prepare(invocation, stream=True)
         return Run(*opening, self._raises_errors)
 
@@ -147,11 +154,12 @@ class GraphMethods(ABC, Generic[S]):
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> AsyncRun[S]:
         """`stream` for `async for`."""
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
         opening = self._prepare(invocation, stream=True)
         return AsyncRun(*opening, self._raises_errors)
 
@@ -163,16 +171,19 @@ class GraphMethods(ABC, Generic[S]):
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> S:
         """Run to the end and return the final State, which has the `run_id`.
 
         What it takes is as for `invoke`. With a `run_id`, the same call again means the same run, for as long as the
         run is kept. Raises `ExecutionError` when a node or a save fails, `RunPaused` when the run waits for an answer
-        or an approval, `RunCancelled`, `RunExists`, and `Conflict` when another process took over the run.
+        or an approval, `RunCancelled`, `DeadlinePassed`, `RunExists`, and `Conflict` when another process took over
+        the run.
         """
         given = _or_nothing(_one_input(input, input_state))
-        return self.invoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists).result()
+        run = self.invoke(given, config, run_id=run_id, tags=tags, deadline=deadline, if_exists=if_exists)
+        return run.result()
 
     async def aexecute(
         self,
@@ -182,11 +193,12 @@ class GraphMethods(ABC, Generic[S]):
         input_state: Any = NOT_GIVEN,
         run_id: str | None = None,
         tags: Iterable[str] = (),
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> S:
         """`execute` without blocking the event loop."""
         given = _or_nothing(_one_input(input, input_state))
-        run = self.ainvoke(given, config, run_id=run_id, tags=tags, if_exists=if_exists)
+        run = self.ainvoke(given, config, run_id=run_id, tags=tags, deadline=deadline, if_exists=if_exists)
         return await run.result()
 
     def resume(
@@ -198,17 +210,19 @@ class GraphMethods(ABC, Generic[S]):
         answers: Mapping[str, Any] | None = None,
         update: Mapping[str, Any] | None = None,
         config: Config = None,
+        deadline: Moment | None = None,
         wait: float | None = None,
     ) -> S:
         """Resume a stored run and run it to its end; finished nodes don't run again.
 
         `value` (or `response`) answers the open question of a paused run. If the run asks nothing, `value` is a dict
         that is merged into the state. `answers` are by question id, `update` is always for the state, and `config` is
-        merged over the stored one. `wait` is how many seconds to wait for another process that holds the run. Raises
+        merged over the stored one. `deadline` replaces that of the run, which a run needs that has failed because its
+        own has passed. `wait` is how many seconds to wait for another process that holds the run. Raises
         what `execute` does, and `RunNotFound`, `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict`
         naming the holder. A cancelled run is resumed without an answer, and asks again.
         """
-        given = ResumeInput.with_response(value, response, answers, update, config)
+        given = ResumeInput(value, answers, update, config, deadline=deadline).with_response(response)
         run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
         return run.result()
 
@@ -221,10 +235,11 @@ class GraphMethods(ABC, Generic[S]):
         answers: Mapping[str, Any] | None = None,
         update: Mapping[str, Any] | None = None,
         config: Config = None,
+        deadline: Moment | None = None,
         wait: float | None = None,
     ) -> S:
         """`resume` without blocking the event loop."""
-        given = ResumeInput.with_response(value, response, answers, update, config)
+        given = ResumeInput(value, answers, update, config, deadline=deadline).with_response(response)
         run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait))
         return await run.result()
 
@@ -238,6 +253,7 @@ class GraphMethods(ABC, Generic[S]):
         tags: Iterable[str] = (),
         priority: int = 0,
         delay: Span = 0.0,
+        deadline: Moment | None = None,
         if_exists: IfExists = "resume",
     ) -> RunHandle[S]:
         """Create a run in the store and return its handle; any supervisor of the store executes it.
@@ -245,9 +261,9 @@ class GraphMethods(ABC, Generic[S]):
         The input, `config` and `tags` are as for `invoke`. `run_id` is an idempotency key: two starts with the same
         id and input are one run, the first, for as long as the run is kept. An existing run isn't changed: its tags,
         config and priority stay those of the first start. Runs of a higher `priority` come first; `delay` is how long
-        to wait before the run begins. Its result is kept until it is deleted or expires. Raises `UsageError` without
-        a store, and `RunExists` if the run is of another graph or was started with another input, or, with
-        `if_exists="error"`, if it exists.
+        to wait before the run begins; `deadline` is as for `invoke`. Its result is kept until it is deleted or
+        expires. Raises `UsageError` without a store, and `RunExists` if the run is of another graph or was started
+        with another input, or, with `if_exists="error"`, if it exists.
         """
         from limpet.handle import RunHandle
 
@@ -257,7 +273,8 @@ class GraphMethods(ABC, Generic[S]):
             raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
         id = choose_id(run_id)
         given = _started_with(_or_nothing(_one_input(input, input_state)))
-        request = StartRequest(given, config, id, labels, named=run_id is not None)
+        check_deadline(deadline)
+        request = StartRequest(given, config, id, labels, run_id is not None, deadline)
         begin = enqueue_or_find if _resumes(if_exists) else enqueue
         begin(compiled, request, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
@@ -563,13 +580,14 @@ class GraphMethods(ABC, Generic[S]):
     def _prepare(self, invocation: Invocation, stream: bool) -> tuple[str, OpenSession]:
         """The id of a run that is to begin, and the function that opens it when it does."""
         compiled = self.compiled()
-        input, config, checkpoint, run_id, tags, if_exists = invocation
+        input, config, checkpoint, run_id, tags, if_exists, deadline = invocation
+        check_deadline(deadline)
         labels = tag_names(tags)
         if checkpoint is None:
             given = _started_with(input)
             if run_id is None and isinstance(given, State) and given.checkpoint_node is None:
                 run_id = given.run_id  # of a State that the user made for a run to come
-            request = StartRequest(given, config, choose_id(run_id), labels, named=run_id is not None)
+            request = StartRequest(given, config, choose_id(run_id), labels, run_id is not None, deadline)
             client = compiled.client
             # A store that can't keep two processes apart could have both execute the run.
             if client is None or not _resumes(if_exists) or not client.store.abilities.leases:
@@ -580,20 +598,13 @@ class GraphMethods(ABC, Generic[S]):
         from limpet.engine.sessions.checkpoint_refs import run_of
         from limpet.engine.sessions.resume import resume_checkpoint
 
-        resumed = ResumeInput(_or_nothing(input), config=config)
+        resumed = ResumeInput(_or_nothing(input), config=config, deadline=deadline)
         return run_of(checkpoint), lambda _: resume_checkpoint(compiled, checkpoint, resumed, stream)
 
-    def _stream_resumed(
-        self,
-        run_id: str,
-        answers: Mapping[str, Any] | None,
-        update: Mapping[str, Any] | None,
-        wait: float | None,
-    ) -> Run[S]:
+    def _stream_resumed(self, run_id: str, given: ResumeInput, wait: float | None) -> Run[S]:
         """A resumed run to iterate, with the events of its steps as `stream` has them."""
         from limpet.engine.sessions.resume import resume
 
-        given = ResumeInput(answers=answers, update=update)
         compiled = self.compiled()
         return Run(run_id, lambda _: resume(compiled, run_id, given, wait, stream=True))
 

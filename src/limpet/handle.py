@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from limpet.async_methods import async_version
-from limpet.durations import patience_of
+from limpet.durations import Moment, patience_of
 from limpet.engine.following import follow
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.loop.run_lifecycle import error_of_stopped
+from limpet.engine.loop.stop_errors import error_of_stopped
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import (
     ABANDONED,
@@ -190,17 +190,18 @@ class RunHandle(Generic[S]):
 
     acancel = async_version(cancel, changes=True)
 
-    def retry(self, update: Mapping[str, Any] | None = None) -> None:
+    def retry(self, update: Mapping[str, Any] | None = None, *, deadline: Moment | None = None) -> None:
         """Hand a run that failed, or was cancelled or quarantined, back to the workers, from where it stopped.
 
         A fork, and a run that was rolled back, can be handed to them, too. Finished nodes don't run again; the one
-        that failed gets all its attempts again. `update` is merged into the state, which needs the graph. Raises
-        `RunNotFound`, `AlreadyCompleted`, `Conflict`, and `UsageError` for a run that hasn't stopped, or that waits
-        for an answer or an approval.
+        that failed gets all its attempts again. `update` is merged into the state, which needs the graph. `deadline`
+        replaces that of the run. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`, `DeadlinePassed` for a run
+        that needs a new deadline, and `UsageError` for a run that hasn't stopped, or that waits for an answer or an
+        approval.
         """
         from limpet.engine.operations.retry import retry
 
-        retry(self._client, self.run_id, update, self._compiled)
+        retry(self._client, self.run_id, update, self._compiled, deadline)
 
     aretry = async_version(retry, changes=True)
 

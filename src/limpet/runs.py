@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
+from limpet.durations import Moment
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.run_info import RunList, unfit_to_retry
@@ -21,7 +22,7 @@ from limpet.engine.operations.stored_state import (
     viewed_progress,
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.start import tag_names
+from limpet.engine.sessions.start import check_deadline, tag_names
 from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
@@ -211,6 +212,7 @@ class Runs:
         run_id: str | Iterable[str] | None = None,
         update: Mapping[str, Any] | None = None,
         *,
+        deadline: Moment | None = None,
         all_runs: bool = False,
         limit: int | None = None,
         dry_run: bool = False,
@@ -222,7 +224,8 @@ class Runs:
         It takes an id, several ids, or the filters of `list`: `retry(status="failed", since="2h")`. To mean all runs,
         say `all_runs=True`. Forks, and runs that were rolled back, can be handed to the workers, too; what waits for
         an answer or an approval isn't. `update` is merged into their states, which needs their graphs: if one of them
-        isn't known, this raises `UsageError` before any run is changed. With `dry_run`, nothing is changed. `limit`
+        isn't known, this raises `UsageError` before any run is changed. `deadline` replaces theirs, which runs need
+        that have failed because it has passed. With `dry_run`, nothing is changed. `limit`
         is how many are dealt with at most, newest first, of those that match.
 
         Returns the outcome for each run. One that fails doesn't stop the others, and one that changed meanwhile is
@@ -233,7 +236,8 @@ class Runs:
         from limpet.engine.operations.bulk import Change, refuse_unknown_graphs
 
         check_update(update)
-        change = Change("retry", lambda each: self._retry(each, update), unfit_to_retry)
+        check_deadline(deadline)
+        change = Change("retry", lambda each: self._retry(each, update, deadline), unfit_to_retry)
         if update and not isinstance(run_id, str):
             if isinstance(run_id, Iterable):
                 run_id = [*run_id]  # looked through twice
@@ -406,11 +410,11 @@ class Runs:
                 progress(outcome)
         return outcomes
 
-    def _retry(self, run_id: str, update: Mapping[str, Any] | None) -> None:
+    def _retry(self, run_id: str, update: Mapping[str, Any] | None, deadline: Moment | None) -> None:
         from limpet.engine.operations.retry import retry
 
         compiled = self._need_graph("retry", run_id) if update else None
-        retry(self._client, run_id, update, compiled)
+        retry(self._client, run_id, update, compiled, deadline)
 
     def _graph_of(self, run_id: str) -> str:
         """The name of a run's graph, even if the run is damaged. Raises `RunNotFound`."""

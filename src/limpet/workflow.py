@@ -8,6 +8,7 @@ from typing import Any, Self, Unpack
 from limpet.async_methods import async_version
 from limpet.compile_options import CompileOptions, WorkflowOptions, read_encryption, resolve_observers
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_LAYERS
+from limpet.durations import Moment
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations import workflow_checkpoints as checkpoints
 from limpet.engine.operations.stored_state import progress_of
@@ -114,6 +115,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         answers: Mapping[str, Any] | None = None,
         update: Mapping[str, Any] | None = None,
         config: Config = None,
+        deadline: Moment | None = None,
         wait: float | None = None,
     ) -> WorkflowState:
         """Resume the run that a checkpoint belongs to and run it to its end; finished tasks don't run again.
@@ -124,7 +126,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         was, at the first pause after it), and once: sent again, it is refused with `AlreadyAnswered`. Raises what
         `resume` does, and `WorkflowChanged`.
         """
-        given = ResumeInput.with_response(NOT_GIVEN, response, answers, update, config)
+        given = ResumeInput(response, answers, update, config, deadline=deadline)
         run: Run[WorkflowState] = Run(run_of(checkpoint_id), self._resuming(checkpoint_id, given, wait))
         return run.result()
 
@@ -136,10 +138,11 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         answers: Mapping[str, Any] | None = None,
         update: Mapping[str, Any] | None = None,
         config: Config = None,
+        deadline: Moment | None = None,
         wait: float | None = None,
     ) -> WorkflowState:
         """`resume_from_checkpoint` without blocking the event loop."""
-        given = ResumeInput.with_response(NOT_GIVEN, response, answers, update, config)
+        given = ResumeInput(response, answers, update, config, deadline=deadline)
         run: AsyncRun[WorkflowState] = AsyncRun(
             run_of(checkpoint_id), self._resuming(checkpoint_id, given, wait)
         )

@@ -10,6 +10,7 @@ import pytest
 
 from limpet.cli import project
 from support.command_line import FLOWS, Command
+from support.waiting import until
 
 
 def test_a_run_that_completes_shows_its_state(limpet: Command) -> None:
@@ -500,3 +501,30 @@ def test_a_run_isnt_queued_where_no_worker_could_find_it(limpet: Command) -> Non
     """H1: a memory store ends with the command."""
     done = limpet("run", "flows:plain", "--detach", "--store", "memory")
     assert (done.code, "--store sqlite:///runs.db" in done.err) == (2, True)
+
+
+def test_a_run_with_a_deadline_fails_at_it_and_continues_with_another(limpet: Command) -> None:
+    """H16: here and by a worker; the hints say how."""
+    asked = limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r", "--deadline", "0.5s")
+    assert asked.code in (1, 3)  # paused, unless this machine is slow
+
+    def is_failed() -> bool:
+        limpet("worker", "flows:graph", "--once")
+        return "failed" in limpet("runs", "show", "r").out
+
+    until(is_failed, "it fails")
+    shown = limpet("runs", "show", "r")
+    assert "its deadline passed at" in shown.out
+    assert "--deadline 1h" in shown.err
+    refused = limpet("resume", "r", "--graph", "flows:graph")
+    assert refused.code != 0
+    assert "--deadline 1h" in refused.err
+    assert limpet("resume", "r", "--graph", "flows:graph", "--deadline", "1h").code == 3
+    assert limpet("runs", "show", "r", "--json").data["deadline"] > 0
+
+
+def test_a_deadline_that_isnt_a_time_is_wrong_use(limpet: Command) -> None:
+    """H16."""
+    done = limpet("run", "flows:plain", "-i", "x=1", "--deadline", "soon")
+    assert done.code == 2
+    assert "deadline is a time, not 'soon'" in done.err

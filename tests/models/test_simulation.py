@@ -191,7 +191,8 @@ def test_a_clock_that_is_ahead_of_the_stores_is_caught(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("most", "claim"), [(2, "was quarantined too early"), (4, "wasn't quarantined that should be")]
+    ("most", "claim"),
+    [(2, "was quarantined too early"), (4, "wasn't quarantined|isn't tried that should be")],
 )
 def test_a_supervisor_that_miscounts_is_caught(most: int, claim: str) -> None:
     """H1: a run is quarantined after this number of crashes in a row, neither before nor after."""
@@ -204,6 +205,18 @@ def test_a_supervisor_that_miscounts_is_caught(most: int, claim: str) -> None:
             return worker
 
     caught(Miscounting, claim)
+
+
+def test_a_session_that_ignores_the_deadline_of_its_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H16."""
+    monkeypatch.setattr(Session, "check_deadline", lambda self: None)
+    caught(Simulation, "opened after the deadline|never ends|without a request")
+
+
+def test_a_session_that_fails_its_run_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H16."""
+    monkeypatch.setattr(Session, "check_deadline", lambda self: self.stop.expire())
+    caught(Simulation, "is to fail before its deadline")
 
 
 def test_a_late_answer_that_is_taken_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

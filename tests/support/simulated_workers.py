@@ -41,7 +41,10 @@ class Drive:
         self.opened = len(sim.trace)
         self.clean = self.record.clean_at_claim
         self.did = False
+        self.was_overdue = False
+        self.opened_at = sim.clock.now
         self.loop = opened.loop()
+        self._check_in_time()
         self.command: Any = None
         self.begun: list[NodeContext] = []
         self.finished: list[tuple[NodeContext, float]] = []
@@ -66,6 +69,9 @@ class Drive:
         command = self.command
         answer = None
         self.sim.driving = self
+        if self.record.deadline is not None and self.sim.dice.random() < 0.8:
+            self.session.check_deadline()
+            self._check_in_time()
         if isinstance(command, NodeContext):
             answer = self._delivered(command, self._call(command))
         elif isinstance(command, Commit):
@@ -89,6 +95,14 @@ class Drive:
         elif isinstance(self.command, Report):
             self.command = None
 
+    def _check_in_time(self) -> None:
+        """A run isn't asked to stop for its deadline before that has passed."""
+        if self.session.stop.is_overdue and not self.was_overdue:
+            self.was_overdue = True
+            deadline = self.record.deadline
+            passed = deadline is not None and deadline <= self.sim.clock.now
+            self.sim.check(passed, f"{self.head.run_id} is to fail before its deadline")
+
     def _check_due(self, verdict: Verdict) -> None:
         """A run that was released, or waits for an answer, needs a holder only when there is something to do."""
         if verdict.error is None and verdict.status in (RUNNING, PAUSED) and self.is_current:
@@ -101,6 +115,9 @@ class Drive:
             self.sim.check(
                 found == wanted, f"{self.head.run_id} is due at {found}, and should be at {wanted}"
             )
+            if self.record.deadline is not None:
+                in_time = found is not None and found <= self.record.deadline
+                self.sim.check(in_time, f"{self.head.run_id} is due at {found}, after its deadline")
 
     def _call(self, task: NodeContext) -> Any:
         if self.session.stop.asked:

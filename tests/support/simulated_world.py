@@ -64,6 +64,8 @@ class Record:
         """Which interrupts a person has approved, by the node."""
         self.clean = self.clean_at_claim = False
         """Whether the last holder released it in order; and whether the one before had, when it was last claimed."""
+        self.deadline: float | None = None
+        """When it fails, by the store's clock."""
         self.cancelled: int | None = None
         """Where in the trace it was cancelled, if that is the newest request."""
 
@@ -246,9 +248,10 @@ class World:
         )
         record.sequence += len(commit.records)
         if commit.status == FAILED:
-            early = record.crashes_alone_at_claim < MAX_CRASHES
+            overdue = self.driving is not None and self.driving.session.stop.is_overdue
+            early = record.crashes_alone_at_claim < MAX_CRASHES and not overdue
             self.check(not early, f"{commit.run_id} was quarantined too early")
-            self.note("quarantined", commit.run_id)
+            self.note("overdue" if overdue else "quarantined", commit.run_id)
         drive = self.driving
         is_driven = drive is not None and drive.head.run_id == commit.run_id and drive.is_current
         if commit.records:
@@ -308,6 +311,8 @@ class World:
         self.check(key not in record.durable, f"{key} was accepted, and begins again")
         self.check(record.not_before.get(key, 0.0) <= now, f"{key} begins before its time")
         self.check(record.not_before.get("", 0.0) <= now, f"{key} begins before its run does")
+        in_time = record.deadline is None or drive.opened_at < record.deadline
+        self.check(in_time, f"{key} begins in a session that was opened after the deadline")
         self.check(
             record.cancelled is None or drive.opened <= record.cancelled, f"{key} begins after a cancel"
         )

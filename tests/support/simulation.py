@@ -15,6 +15,8 @@ What has to hold is checked as it happens, from what the store was seen to accep
 - a default stands for an answer only after the deadline, and only if no answer was accepted; none is, after it
 - a run whose holders crashed twice in a row is executed alone until it gets further
 - a run is quarantined when its holders crashed so often in a row while it was alone, and neither before nor after
+- a run fails at its deadline and not before, nothing of it begins in a session that was opened later; with a new
+  deadline it ends as if it had none
 - nothing of a cancelled run begins in a session that was opened later, and it ends
 - the most urgent of the ready runs are resumed first, and never too many at once
 - every run ends as one that was never interrupted would have, given the answers that were accepted
@@ -25,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any
 
 from limpet.engine.leases import lease_client as client
@@ -40,7 +43,7 @@ from limpet.errors import AnswerRefused, Conflict, RunExists, RunNotFound, Store
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
 from limpet.stores.memory import MemoryStore
-from support.simulated_graphs import CASES, DELAY, NAP, Lost, Stage
+from support.simulated_graphs import CASES, DELAY, NAP, SLEEP, Lost, Stage
 from support.simulated_workers import Worker
 from support.simulated_world import APPROVALS, LEASE, Never, Record, World
 
@@ -167,13 +170,19 @@ class Simulation(World):
         n = self.dice.choice((0, 1, 2, 5))
         priority = self.dice.choice((0, 0, 1, 5))
         delay = self.dice.choice((0.0, 0.0, 0.0, DELAY))
+        deadline = self.dice.choice((None,) * 9 + (LEASE, SLEEP + 5, 500.0))
         self.runs[run_id] = record = Record(case.graph.name, n, self.clock.now)
+        until = None
+        if deadline is not None:
+            until = datetime.fromtimestamp(self.clock.now + deadline, UTC)
+            record.deadline = until.timestamp()
         given = {} if case.graph.name == "flow" else {"n": n}
         made = []
         while not made or made[-1] is None:
             try:
                 compiled = self.compiled(case.graph.name)
-                creation.enqueue(compiled, creation.StartRequest(given, None, run_id), priority, delay)
+                request = creation.StartRequest(given, None, run_id, deadline=until)
+                creation.enqueue(compiled, request, priority, delay)
                 made.append(True)
             except RunExists:
                 made.append(False)
@@ -185,7 +194,7 @@ class Simulation(World):
         self.check(made.count(True) <= 1, "one id is one run")
         if delay and made == [True]:
             record.not_before[""] = self.clock.now + delay
-        self.note("started", run_id, "n", n, "priority", priority, "delay", delay)
+        self.note("started", run_id, "n", n, "priority", priority, "delay", delay, "deadline", deadline)
 
     def answer(self) -> None:
         """A person answers a question, or approves."""
@@ -285,17 +294,34 @@ class Simulation(World):
 
     def help(self, head: RunHead, turn: int) -> None:
         """A quarantined run is resumed again, and open questions are answered."""
-        if head.status == PAUSED and (head.due is None or (turn < 3 and self.dice.random() < 0.3)):
+        waits = head.due is None or head.due == self.runs[head.run_id].deadline
+        if head.status == PAUSED and (waits or (turn < 3 and self.dice.random() < 0.3)):
             self.answer_to(head)
         elif head.status == FAILED and not CASES[head.graph].poison:
             self.go_outside()
             self.note("try again", head.run_id)
-            self.resume(head, ResumeInput())
-            self.runs[head.run_id].cancelled = None
+            self.retry(head)
+
+    def retry(self, head: RunHead) -> None:
+        """A failed run gets another chance, and enough time if its time was over."""
+        record = self.runs[head.run_id]
+        given = ResumeInput()
+        if record.deadline is not None:
+            given = ResumeInput(deadline=ENOUGH_TIME)
+        with suppress(Conflict):  # a worker picked it before it failed, and couldn't release it
+            self.resume(head, given)
+            record.cancelled = None
+            if record.deadline is not None:
+                record.deadline = self.clock.now + ENOUGH_TIME
 
     def has_ended(self, head: RunHead) -> bool:
         """Whether nothing more is to be expected of a run."""
-        return head.status in (COMPLETED, CANCELLED) or (head.status == FAILED and CASES[head.graph].poison)
+        is_over = CASES[head.graph].poison or (self.is_overdue(head) and head.priority)
+        return head.status in (COMPLETED, CANCELLED) or (head.status == FAILED and bool(is_over))
+
+    def is_overdue(self, head: RunHead) -> bool:
+        """Whether a run has failed because of its deadline."""
+        return head.status == FAILED and head.error == "DeadlinePassed"
 
     def check_complete(self, head: RunHead) -> None:
         """A run has ended as it had to."""
@@ -305,7 +331,7 @@ class Simulation(World):
         if record.cancelled is not None:
             self.check(head.status != PAUSED and head.status != RUNNING, f"{head.run_id} wasn't cancelled")
         else:
-            wanted = FAILED if case.poison else COMPLETED
+            wanted = FAILED if case.poison or self.is_overdue(head) else COMPLETED
             self.check(head.status == wanted, f"{head.run_id} is {head.status} without a request")
         if head.status == COMPLETED:
             self.check(not case.poison, f"{head.run_id} completed")
@@ -317,6 +343,8 @@ class Simulation(World):
             )
 
 
+ENOUGH_TIME = 1e6
+"""Seconds in which any run ends."""
 LENGTH = 40
 """How many things happen in a schedule before the faults stop."""
 GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "poison")

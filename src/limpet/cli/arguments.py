@@ -169,6 +169,7 @@ def _add_run_commands(commands: Verbs) -> None:
     run.add_argument("--checkpoint", help="resume from this checkpoint (a file, or run@step)")
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
     run.add_argument("--priority", type=int, help="with --detach: higher ones first (0)")
+    _add_deadline(run, "when the run fails if it hasn't ended")
     resume = _add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
@@ -177,6 +178,7 @@ def _add_run_commands(commands: Verbs) -> None:
     resume.add_argument(
         "--wait", type=float, metavar="SECONDS", help="wait this long for a process that holds the run"
     )
+    _add_deadline(resume, "a new deadline")
     answer = _add_verb(
         commands,
         "answer",
@@ -243,6 +245,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     retry.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change their states first"
     )
+    _add_deadline(retry, "a new deadline")
     _add_runs(_add_verb(verbs, "cancel", "many_runs:cancel", "stop runs before their next nodes"))
     export = _add_run_verb(verbs, "export", "run_changes:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")
@@ -250,6 +253,10 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     imported.add_argument("file", metavar="FILE")
     imported.add_argument("--id", help="its id in this store (default: the one it had)")
     _add_runs(_add_verb(verbs, "delete", "many_runs:delete", "delete runs and their journals"))
+
+
+def _add_deadline(parser: ArgumentParser, about: str) -> None:
+    parser.add_argument("--deadline", metavar="WHEN", help=f"{about}: 90s, 30m, 2h, or 2026-05-01T12:00Z")
 
 
 def _add_watch_options(watch: ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from limpet.cli.project import can_be_typed, command_line, find_store, project_t
 from limpet.cli.run_display import MAX_SHOWN_TEXT
 from limpet.cli.values import utc_time
 from limpet.errors import (
+    DeadlinePassed,
     LimpetError,
     Operation,
     RunCancelled,
@@ -36,6 +37,10 @@ GRAPH = "GRAPH"
 """Stands for the place of a graph's code, where that isn't known."""
 
 HAND_BACK = "Hand it back to the workers with:"
+
+LATER_DEADLINE = "Retry it here, with a later deadline:"
+
+NEW_DEADLINE = ("--deadline", "1h")
 
 RETRY_HERE = "After fixing the problem, retry it here with:"
 
@@ -84,6 +89,8 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
     if isinstance(problem, RunCancelled) and hasattr(args, "answer"):
         return NextCommand(HAND_BACK, command_line("runs retry", args, problem.run_id or "RUN"))
     run_id = getattr(problem, "run_id", None) or getattr(args, "run", None) or "RUN"
+    if isinstance(problem, DeadlinePassed):
+        return graph_command(LATER_DEADLINE, "resume", args, run_id, *NEW_DEADLINE)
     operation = problem.next_operation
     if operation == "work":
         return worker_command("A worker takes it. If none is running, start one:", args)
@@ -128,6 +135,9 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
         ]
     if info.status == "damaged":
         return [NextCommand("What of it can be read:", command_line("store verify", args, run_id))]
+    if info.status == "failed" and (info.error or {}).get("type") == DeadlinePassed.__name__:
+        here = graph_command(LATER_DEADLINE, "resume", args, run_id, *NEW_DEADLINE)
+        return [here, _hand_back(run_id, args, *NEW_DEADLINE)]
     if info.status == "failed":
         return [graph_command(RETRY_HERE, "resume", args, run_id), _hand_back(run_id, args)]
     if info.status == "paused":
@@ -143,8 +153,10 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
     return [graph_command(purpose, "resume", args, run_id)] if purpose else []
 
 
-def _hand_back(run_id: str, args: Namespace) -> NextCommand:
-    return NextCommand("Or hand it back to the workers with:", command_line("runs retry", args, run_id))
+def _hand_back(run_id: str, args: Namespace, *more: str) -> NextCommand:
+    return NextCommand(
+        "Or hand it back to the workers with:", command_line("runs retry", args, run_id, *more)
+    )
 
 
 def _command_for_worker(info: RunInfo, args: Namespace) -> NextCommand:

@@ -24,6 +24,7 @@ from urllib.parse import quote
 from limpet import Run, Runs, State
 from limpet.cli.output import Output
 from limpet.cli.run_ids import whole_id
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
@@ -84,10 +85,12 @@ class GraphOnStore(GraphMethods[State]):
         *,
         answers: Mapping[str, Any] | None = None,
         update: Mapping[str, Any] | None = None,
+        deadline: str | None = None,
         wait: float | None = None,
     ) -> Run[State]:
         """Resume a run as `resume` does, and return it, to be iterated for its events."""
-        return self._stream_resumed(run_id, answers, update, wait)
+        given = ResumeInput(answers=answers, update=update, deadline=deadline)
+        return self._stream_resumed(run_id, given, wait)
 
     @property
     def declared_checkpoint(self) -> str | os.PathLike[str] | None:

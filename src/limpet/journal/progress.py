@@ -36,7 +36,7 @@ class Progress:
     those to be `hidden`, and `memos` belong to the same node. `timers` are the times until which the node sleeps or
     its questions can be answered: nothing happens at the position before the `ARRIVAL` timer, nor before the
     `NEXT_ATTEMPT` timer, which a resume doesn't wait for. `crashes` is how many holders had crashed when the last
-    record was written.
+    record was written. `deadline` is when a run that hasn't ended fails, by the store's clock.
 
     `section` has the branches at this position. Before a branch begins, `start` is what it will start with: its
     whole state, or what is put over a copy of its `base`, the state of the run that it branches from. Values are
@@ -71,6 +71,7 @@ class Progress:
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    deadline: float | None = None
     began: float = 0.0
     section: OpenSection | None = None
     base: dict[str, Any] | None = None
@@ -309,10 +310,20 @@ class Progress:
     # What it waits for
 
     def due(self) -> float | None:
+        """When the run needs a process, by the store's clock: to continue, or to fail at its deadline.
+
+        None if it has no deadline and waits for an answer.
+        """
+        continues = self.continues_at()
+        if self.deadline is None or continues is None:
+            return self.deadline if continues is None else continues
+        return min(continues, self.deadline)
+
+    def continues_at(self) -> float | None:
         """From when on the run can continue by itself, by the store's clock; None if it waits for an answer."""
         times: list[float | None]
         if self.section is not None and any(not child.done for child in self.section.children.values()):
-            times = [child.due() for child in self.section.children.values() if not child.done]
+            times = [child.continues_at() for child in self.section.children.values() if not child.done]
         elif self.status == RUNNING:
             times = [0.0]
         else:

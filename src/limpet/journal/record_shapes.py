@@ -381,6 +381,7 @@ _FIELDS: dict[str, Check] = {
     "config": _is_dict,
     "meta": _is_metadata,
     "parent": _is_optional_str,
+    "deadline": lambda value: value is None or _is_timer(value),
     "began": _is_time,
 }
 """The fields of a `Progress` that records have, and what each may be."""
@@ -420,4 +421,5 @@ _SUMMARY: dict[str, Check] = {
     "reason": _is_optional_str,
     "error": _is_error,
     "questions": _is_list_of_questions,
+    "deadline": _is_timer,
 }

@@ -82,7 +82,7 @@ def answer(progress: Progress, answers: Mapping[str, Any]) -> None:
 def expire_questions(progress: Progress, expired: Sequence[str]) -> None:
     """Withdraw questions, here and in branches. What waits for no other answer runs again."""
     _wake(progress, {}, approved=False, expired=expired)
-    if progress.status == PAUSED and progress.section is not None and progress.due() is not None:
+    if progress.status == PAUSED and progress.section is not None and progress.continues_at() is not None:
         progress.status = RUNNING
         progress.reason = None
 

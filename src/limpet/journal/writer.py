@@ -208,6 +208,8 @@ def summary(progress: Progress) -> Summary:
         "error": progress.error,
         "questions": [question.to_data() for question in progress.open_questions()],
     }
+    if progress.deadline is not None:
+        described["deadline"] = progress.deadline
     settings = progress.meta.get("settings")
     if progress.status == COMPLETED and isinstance(settings, dict) and settings.get("preserve") is False:
         described["prunable"] = True

@@ -39,10 +39,11 @@ def retry(args: Namespace, output: Output) -> int:
     store = find_store(args, must_exist=True)
     ids = _whole_ids(args, store, output)
     runs = Runs(store)
-    change: Callable[..., Outcomes] = runs.retry
+    change: Callable[..., Outcomes] = partial(runs.retry, deadline=args.deadline)
     if args.set:
         graph = graph_named(args, _one_graph(args, ids, runs))
-        change = partial(Runs(store, graph).retry, update=read_changes(args, graph, output))
+        update = read_changes(args, graph, output)
+        change = partial(Runs(store, graph).retry, update=update, deadline=args.deadline)
     if _is_one(args, ids):
         change(ids[0])
         return _one_done(

@@ -60,14 +60,23 @@ def run(args: Namespace, output: Output) -> int:
                 "can open, such as --store sqlite:///runs.db"
             )
         existing = _existing(Runs(store), args.id)
-        queued = graph.start(values, config, run_id=args.id, tags=args.tag, priority=args.priority or 0)
+        queued = graph.start(
+            values,
+            config,
+            run_id=args.id,
+            tags=args.tag,
+            priority=args.priority or 0,
+            deadline=args.deadline,
+        )
         if existing is not None:
             return _report_existing(existing, args, output)
         return _report_queued(queued.run_id, args, output)
     first: dict[str, Any] | None = values
     if checkpoint is not None and not values:
         first = None
-    begin = partial(graph.stream, first, config, checkpoint, run_id=args.id, tags=args.tag)
+    begin = partial(
+        graph.stream, first, config, checkpoint, run_id=args.id, tags=args.tag, deadline=args.deadline
+    )
     return _follow(begin, graph, args, output)
 
 
@@ -75,7 +84,7 @@ def resume(args: Namespace, output: Output) -> int:
     """Resume a run, with changes to its state if some are given."""
     graph = graph_of_run(args, output)
     update = read_changes(args, graph, output) or None
-    begin = partial(graph.stream_resumed, args.run, update=update, wait=args.wait)
+    begin = partial(graph.stream_resumed, args.run, update=update, deadline=args.deadline, wait=args.wait)
     return _follow(begin, graph, args, output)
 
 

@@ -84,6 +84,7 @@ def show(args: Namespace, output: Output) -> int:
             "why": info.reason,
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
+            "deadline": _deadline(info),
             "tags": ", ".join(info.tags),
             "forked from": info.parent,
             "held by": holder_of(info),
@@ -162,6 +163,13 @@ def _due(info: RunInfo, output: Output) -> str:
     """When a process needs to resume a run."""
     due = output.time(info.due)
     return due if output.width is not None else f"at {due}"
+
+
+def _deadline(info: RunInfo) -> str | None:
+    """When a run fails if it hasn't ended."""
+    if info.deadline is None:
+        return None
+    return f"{utc_time(info.deadline)} UTC"
 
 
 def _in_words(seconds: float) -> str:

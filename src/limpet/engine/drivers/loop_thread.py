@@ -64,7 +64,7 @@ class LoopThread:
         # An interrupt here ends the run, and so the thread, which cancels what runs there.
         if not done.acquire(True, -1 if timeout is None else timeout):
             self._call_soon(lambda: begun[0].cancel())
-            return timed_out(task, self._stop)
+            return timed_out(task, self._stop.cancels)
         outcome = outcomes[0]
         if isinstance(outcome, Interrupted):
             raise outcome.error
@@ -82,7 +82,7 @@ class LoopThread:
                 async with asyncio.timeout(task.plan_node.timeout):
                     outcome = await await_node(task, result, interrupt)
             except TimeoutError:
-                outcome = timed_out(task, self._stop)
+                outcome = timed_out(task, self._stop.cancels)
             except asyncio.CancelledError as error:
                 if self._closing:
                     raise

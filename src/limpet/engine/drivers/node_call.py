@@ -97,29 +97,56 @@ def _is_failure(error: BaseException) -> bool:
     return isinstance(error, (CancelledError, GeneratorExit))
 
 
-def call_with_timeout(timeout: float, task: NodeContext) -> Any:
-    """`call_node` in a new thread. A call that takes more than this many seconds is abandoned there."""
+def call_where_abandonable(task: NodeContext, stop: StopRequest) -> Any:
+    """`call_node` in a new thread. A call that exceeds its timeout, or the run's deadline, is abandoned there."""
     outcomes: list[Any] = []
-    interrupts: list[BaseException] = []
     context = copy_context()
-    done = Lock()
-    done.acquire()
+    ended = CallEnd(stop)
 
     def work() -> None:
         try:
             outcomes.append(context.run(call_node, task))
-        except BaseException as interrupt:
-            interrupts.append(interrupt)
-        done.release()
+        except BaseException as error:
+            outcomes.append(Interrupted(error))
+        ended.set()
 
     # A daemon: nothing can end a Python thread, and one that never returns must not keep the process alive.
     start_thread(work, f"limpet-{task.node}")
-    done.acquire(True, timeout)
-    if interrupts:
-        raise interrupts[0]
-    if outcomes:
-        return outcomes[0]
-    return timed_out(task)
+    ended.wait(task.plan_node.timeout)
+    if not outcomes:
+        return timed_out(task, stop.is_overdue)
+    if isinstance(outcomes[0], Interrupted):
+        raise outcomes[0].error
+    return outcomes[0]
+
+
+class CallEnd:
+    """The end of a call in another thread, for which one thread waits: not longer than until the run's deadline."""
+
+    def __init__(self, stop: StopRequest) -> None:
+        self._stop = stop
+        self._unended = Lock()
+        self._unended.acquire()
+
+    def set(self) -> None:
+        """The call has ended, or is no longer waited for."""
+        with suppress(RuntimeError):  # it was called before
+            self._unended.release()
+
+    def wait(self, timeout: float | None) -> None:
+        """Wait for the end, for this many seconds at most."""
+        stop = self._stop
+        # A deadline that passes between the two lines is seen by one of them.
+        stop.interrupts.add(self._give_up)
+        try:
+            if not stop.is_overdue:
+                self._unended.acquire(True, -1 if timeout is None else timeout)
+        finally:
+            stop.interrupts.discard(self._give_up)
+
+    def _give_up(self) -> None:
+        if self._stop.is_overdue:
+            self.set()
 
 
 def call_queued_node(task: NodeContext, stop: StopRequest, executor: Executor | None) -> Any:
@@ -127,10 +154,9 @@ def call_queued_node(task: NodeContext, stop: StopRequest, executor: Executor | 
     if stop.asked or task.scope.current_call is not task:
         return Cancelled()
     CURRENT_EXECUTOR.set(executor)
-    timeout = task.plan_node.timeout
-    if timeout is None:
+    if task.plan_node.timeout is None and not stop.has_deadline:
         return call_node(task)
-    return call_with_timeout(timeout, task)
+    return call_where_abandonable(task, stop)
 
 
 def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -> Any:
@@ -139,8 +165,7 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
 
     function = task.plan_node.function
     assert function is not None
-    taken = {thing for _, thing in function.takes}
-    if "ctx" in taken or "graph" in taken:
+    if any(thing in ("ctx", "graph") for _, thing in function.takes):
         problem = f"node {task.node!r} takes ctx or graph, which can't go to {type(executor).__name__}"
         return Failed(UsageError(problem), again=False)
     state_parameter, arguments = _sendable_arguments(task, function)
@@ -150,7 +175,10 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
         future = executor.submit(call_with_copy, function.call, state, reducers, state_parameter, arguments)
         if not _wait_until_started(future, task, stop):
             return Cancelled()
-        returned, changed, deleted = future.result(task.plan_node.timeout)
+        ended = CallEnd(stop)
+        future.add_done_callback(lambda _: ended.set())
+        ended.wait(task.plan_node.timeout)
+        returned, changed, deleted = future.result(0)
         for key, value in changed.items():
             task.state[key] = value
         for key in deleted:
@@ -158,7 +186,7 @@ def call_in_executor(executor: Executor, task: NodeContext, stop: StopRequest) -
         return returned
     except FutureTimeout:
         future.cancel()
-        return timed_out(task)
+        return timed_out(task, stop.is_overdue)
     except Exception as error:
         unsendable = _why_unsendable(task, executor, error, {**state, **arguments})
         if unsendable is not None:
@@ -383,13 +411,13 @@ def is_awaitable(result: Any) -> bool:
     return type(result) is not dict and hasattr(result, "__await__")
 
 
-def timed_out(task: NodeContext, stop: StopRequest | None = None) -> Failed | Cancelled:
+def timed_out(task: NodeContext, is_stopped: bool = False) -> Failed | Cancelled:
     """The outcome of a node that took too long. A thread that still runs it can't save or ask anything any more.
 
-    With `stop`, the node is one that a cancel interrupts: then it took too long to clean up, and hasn't failed.
+    `is_stopped` says that the node hasn't failed: its run was stopped, and it isn't waited for any longer.
     """
     task.close()
-    if stop is not None and stop.cancels:
+    if is_stopped:
         return Cancelled()
     seconds = task.plan_node.timeout
     return Failed(NodeTimeout(f"node {task.node!r} took longer than its timeout of {seconds} s", task.run_id))

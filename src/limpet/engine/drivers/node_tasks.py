@@ -15,11 +15,12 @@ from limpet.engine.drivers.node_call import (
     call_in_executor,
     call_node,
     call_queued_node,
-    call_with_timeout,
+    call_where_abandonable,
     is_awaitable,
     timed_out,
     uses_threads,
 )
+from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
@@ -179,7 +180,7 @@ async def call_on_loop(
         else:
             try:
                 if node_tasks is None:
-                    call = _call_in_default_thread(task)
+                    call = _call_in_default_thread(task, stop)
                 else:
                     call = node_tasks.call_in_thread(task)
             except RuntimeError as error:  # the user has shut the executor down
@@ -190,14 +191,13 @@ async def call_on_loop(
         async with asyncio.timeout(timeout) if timeout is not None else _NO_TIMEOUT:
             return await await_node(task, outcome, interrupt)
     except TimeoutError:
-        return timed_out(task, stop)
+        return timed_out(task, stop.cancels)
 
 
-def _call_in_default_thread(task: NodeContext) -> asyncio.Future[Any]:
+def _call_in_default_thread(task: NodeContext, stop: StopRequest) -> asyncio.Future[Any]:
     """Call a sync node in a default thread; its timeout begins with the call, however long it had to queue."""
     loop = asyncio.get_running_loop()
     context = copy_context()
-    timeout = task.plan_node.timeout
-    if timeout is None:
+    if task.plan_node.timeout is None and not stop.has_deadline:
         return loop.run_in_executor(None, context.run, call_node, task)
-    return loop.run_in_executor(None, context.run, call_with_timeout, timeout, task)
+    return loop.run_in_executor(None, context.run, call_where_abandonable, task, stop)

@@ -1,8 +1,9 @@
 """The synchronous driver: carries out what the loop asks, in the thread of the caller.
 
-A sync node without a timeout is a plain call: no thread, no queue. A node with a timeout runs in a thread of its own,
-because only a thread can be abandoned. An async node runs on an event loop in a thread, which starts with the first
-such node and stays for the rest of the run. Nodes of parallel branches run in `NodeThreads`.
+A sync node without a timeout is a plain call: no thread, no queue. A node with a timeout, and every node of a run
+with a deadline, runs in a thread of its own, because only a thread can be abandoned. An async node runs on an event
+loop in a thread, which starts with the first such node and stays for the rest of the run. Nodes of parallel branches
+run in `NodeThreads`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Generator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.drivers.node_call import call_node, call_with_timeout, is_awaitable
+from limpet.engine.drivers.node_call import call_node, call_where_abandonable, is_awaitable
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
@@ -44,10 +45,10 @@ def _drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
             if type(command) is NodeContext:
                 if stop.asked:
                     answer = Cancelled()
-                elif (timeout := command.plan_node.timeout) is None:
+                elif command.plan_node.timeout is None and not stop.has_deadline:
                     answer = call_node(command)
                 else:
-                    answer = call_with_timeout(timeout, command)
+                    answer = call_where_abandonable(command, stop)
                 # The same check as in `is_awaitable`, which spares nearly every node that call.
                 if type(answer) is not dict and is_awaitable(answer):
                     answer = threads.await_node(command, answer)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from threading import Lock, get_ident
 from time import monotonic, sleep
 from typing import Protocol
+from weakref import ref
 
 from limpet.journal.store import Lease
 from limpet.threads.workers import Monitor, start_thread, workers
@@ -25,6 +26,9 @@ RENEWALS_PER_LEASE = 3
 IDLE_LIMIT = 30.0
 """Seconds after which the thread ends when there is nothing to renew."""
 
+DEADLINE_CHECK_INTERVAL = 30.0
+"""Seconds, at most, between two looks at the clock while a run has a deadline."""
+
 BACKLOG_CHECK_INTERVAL = 0.01
 """Seconds in which a worker has to get on with the renewals; else another one joins it."""
 
@@ -34,15 +38,18 @@ class StopRequest:
 
     `leaving` means that the run is not cancelled, but released for another process to resume. Else `interrupts` are
     called, too: those of its async nodes. `has_posts` isn't a request to stop: posts wait for the run, which its
-    driver is to know soon.
+    driver is to know soon. `is_overdue` says that it was made because the run's deadline has passed; only a run that
+    `has_deadline` can be so, and its sync nodes run where they can be abandoned.
     """
 
-    __slots__ = ("asked", "has_posts", "interrupts", "leaving", "wake")
+    __slots__ = ("asked", "has_deadline", "has_posts", "interrupts", "is_overdue", "leaving", "wake")
 
     def __init__(self) -> None:
         self.asked = False
         self.leaving = False
         self.has_posts = False
+        self.has_deadline = False
+        self.is_overdue = False
         self.wake: Callable[[], object] | None = None
         self.interrupts: set[Callable[[], object]] = set()
 
@@ -57,6 +64,12 @@ class StopRequest:
         self._request()
         for interrupt in list(self.interrupts):
             interrupt()
+
+    def expire(self) -> None:
+        """Ask the run to stop because its deadline has passed, unless it is being cancelled already."""
+        if not self.cancels:
+            self.is_overdue = True
+            self.ask()
 
     def leave(self) -> None:
         """Ask the run to stop so that another process can resume it, unless it was already asked to stop."""
@@ -152,7 +165,10 @@ class HeldLease:
 class LeaseWork(Protocol):
     """What is done at intervals for as long as there are leases: renewing them, and looking at what was posted."""
 
-    interval: float
+    @property
+    def interval(self) -> float:
+        """Seconds until it is done again."""
+        ...
 
     def has_leases(self) -> bool:
         """Whether there is anything to do."""
@@ -237,6 +253,48 @@ class Renewals:
             except IndexError:  # another worker has taken the last one
                 return
             work.do_regularly()
+
+
+class TimedRun(Protocol):
+    """A run with a deadline, as far as this module knows one."""
+
+    stop: StopRequest
+
+    def seconds_left(self) -> float:
+        """In how many seconds its deadline passes."""
+        ...
+
+    def check_deadline(self) -> None:
+        """Ask it to stop if its deadline has passed."""
+        ...
+
+
+class DeadlineWatch:
+    """Has a run that is under way stop when its deadline passes: see `Renewals`."""
+
+    def __init__(self, run: TimedRun, longest_interval: float) -> None:
+        self._run = ref(run)
+        self._longest_interval = longest_interval
+
+    @property
+    def interval(self) -> float:
+        """Seconds until the clock is looked at again. The time may be set meanwhile, so that isn't long."""
+        run = self._run()
+        left = 0.0
+        if run is not None:
+            left = run.seconds_left()
+        return min(max(left, BACKLOG_CHECK_INTERVAL), self._longest_interval)
+
+    def has_leases(self) -> bool:
+        """Whether the run still exists in this process, and its deadline hasn't passed."""
+        run = self._run()
+        return run is not None and not run.stop.is_overdue
+
+    def do_regularly(self) -> None:
+        """Look at the clock."""
+        run = self._run()
+        if run is not None:
+            run.check_deadline()
 
 
 renewals = Renewals()

@@ -82,6 +82,8 @@ class Limits(NamedTuple):
     """Whether the run was asked to stop, where a driver comes back before a node is done."""
     is_cancelled: Callable[[], bool] = bool
     """Whether the run was asked to stop, and not for a handover."""
+    is_overdue: Callable[[], bool] = bool
+    """Whether the run's deadline has passed. Then the request to stop means that the run fails."""
     has_posts: Callable[[], bool] = bool
     """Whether posts have come since this was last asked, as far as this process knows."""
 

@@ -14,18 +14,18 @@ from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
 from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
+from limpet.engine.loop.stop_errors import advise_retry, deadline_passed, error_of_stopped, missed_deadline
 from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
     Conflict,
+    DeadlinePassed,
     ExecutionError,
     LimpetError,
     RunCancelled,
-    RunError,
     RunNotFound,
-    RunQuarantined,
 )
-from limpet.graphs.plan import PLANNER, Plan, budget_setting
+from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.state import State
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
@@ -112,6 +112,8 @@ class RunLifecycle:
         # The commit of a resume has made the run's stored status `running` before this. The progress may still say
         # why it stopped, if a branch still waits. What can't be resumed, above all a completed run, is refused here.
         next_status(self.progress.status, RESUME)
+        if self.context.limits.is_overdue():
+            return (yield from self._miss_deadline())
         while True:
             stop = yield from self.loop.run()
             verdict = yield from self._end(stop)
@@ -246,6 +248,8 @@ class RunLifecycle:
 
     def _cancel(self) -> Ending:
         p = self.progress
+        if self.context.limits.is_overdue():
+            return (yield from self._miss_deadline())
         saved = yield from self._save_stop(CANCEL, {"reason": "cancelled"})
         if isinstance(saved, Verdict):
             return saved
@@ -259,6 +263,21 @@ class RunLifecycle:
             where = ""
         message = f"run {p.run_id!r} was cancelled{where}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
+
+    def _miss_deadline(self) -> Ending:
+        """The run fails because its deadline has passed. A retry finds it where it was, and it asks again."""
+        p = self.progress
+        node = p.current_node()
+        reason = missed_deadline(p)
+        error = {"type": DeadlinePassed.__name__, "message": reason, "node": node}
+        changes: dict[str, Any] = {"reason": reason, "error": error, "questions": []}
+        if p.is_at_interrupt:
+            changes["cleared"] = False  # nothing has approved it
+        saved = yield from self._save_stop(FAIL, changes)
+        assert saved is not None
+        if isinstance(saved, Verdict):
+            return saved
+        return (yield from self._report_failure(Failure(reason, None, self.loop, node, p.path, True), saved))
 
     def _leave(self) -> Ending:
         """Leave the run where it is, for another process to resume when it is due."""
@@ -381,14 +400,14 @@ class RunLifecycle:
             # The state of a task is its own result only. A reader wants the workflow's.
             failed_at = self.loop
         state = failed_at.reporter.state_copy()
-        error = ExecutionError(
-            failure.reason,
-            run_id=run_id,
-            node=failure.node,
-            state=state,
-            path=[name for name in failure.path if name != PLANNER],
-            cause=failure.cause,
-        )
+        path = [name for name in failure.path if name != PLANNER]
+        error: ExecutionError
+        if failure.overdue:
+            error = deadline_passed(run_id, failure.reason, failure.node, state, path)
+        else:
+            error = ExecutionError(
+                failure.reason, run_id=run_id, node=failure.node, state=state, path=path, cause=failure.cause
+            )
         if self.context.saving.writer is not None:
             advise_retry(error, failure.reason)
         reporter = self.loop.reporter
@@ -406,40 +425,18 @@ class RunLifecycle:
         return Verdict(FAILED, error)
 
 
-def advise_retry(error: ExecutionError, reason: str) -> ExecutionError:
-    """Give the error of a stored run the advice that helps: to retry it, unless a retry would fail again."""
-    setting = budget_setting(reason)
-    if setting is None:
-        return error.with_advice(f"retry it with resume({error.run_id!r})", "retry")
-    return error.with_advice(f"give it a larger {setting}, then resume({error.run_id!r}) continues it")
-
-
-def error_of_stopped(
-    run_id: str, status: str, reason: str | None, error_type: str | None, node: str
-) -> RunError:
-    """Why a stored run that was cancelled or has failed gives no result, by what its head says of it."""
-    reason = reason or "it failed"
-    stopped: RunError
-    advice = f"retry it with resume({run_id!r}), or hand it back to the workers with get({run_id!r}).retry()"
-    if status == CANCELLED:
-        stopped = RunCancelled(f"run {run_id!r} was cancelled", run_id)
-    elif error_type == RunQuarantined.__name__:
-        stopped = RunQuarantined(f"run {run_id!r}: {reason}", run_id)
-    else:
-        stopped = ExecutionError(reason, run_id=run_id, node=node)
-        if budget_setting(reason) is not None:
-            return advise_retry(stopped, reason)
-    return stopped.with_advice(advice, "retry")
-
-
 class Failure(NamedTuple):
-    """Why a run failed: the loop and the node where it did, and the nodes on the way there."""
+    """Why a run failed: the loop and the node where it did, and the nodes on the way there.
+
+    `overdue` says that the run's deadline has passed.
+    """
 
     reason: str
     cause: BaseException | None
     at: NodeLoop
     node: str
     path: Iterable[str]
+    overdue: bool = False
 
 
 def _reports(reported: Iterable[dict[str, Any]]) -> Generator[Command, Any, None]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from limpet.durations import Moment, Span, moment_of
+from limpet.durations import Moment, Span, moment_of, seconds_of
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.kept_results import call_once
 from limpet.engine.node_context.questions import (
@@ -238,8 +238,10 @@ class NodeContext:
         now = self.scope.services.store_clock()
         # A sleep that began in an earlier call of the node ends when that call decided, not later.
         wake_at = self.scope.progress.timers.get(timer)
-        if wake_at is None:
-            wake_at = moment_of(duration if until is None else until, now, "sleep()")
+        if wake_at is None and until is not None:
+            wake_at = moment_of(until, now, "sleep()")
+        elif wake_at is None:
+            wake_at = now + seconds_of(duration, "sleep()")
         if wake_at - now > SHORTEST_WAIT:
             raise Sleep(timer, wake_at)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from limpet.durations import Moment
 from limpet.errors import AlreadyAnswered, AnswerRefused, RunPaused, UsageError
 from limpet.graphs.secrets import MASK
 from limpet.journal.progress import Progress
@@ -149,7 +150,7 @@ class ResumeInput(NamedTuple):
     `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing. `is_start`
     says that a start meant this run, as it was when the caller looked. Neither withdraws a request to cancel. `asked`
     are the questions that were open at the checkpoint that the caller named: only these can be answered. None means
-    those that are open now.
+    those that are open now. `deadline` replaces that of the run.
     """
 
     value: Any = NOT_GIVEN
@@ -159,15 +160,15 @@ class ResumeInput(NamedTuple):
     timed: bool = False
     asked: frozenset[str] | None = None
     is_start: bool = False
+    deadline: Moment | None = None
 
-    @classmethod
-    def with_response(cls, value: Any, response: Any, answers: Any, update: Any, config: Any) -> ResumeInput:
-        """What `resume(…)` was given, with the answer as `value` or as `response`. Raises `UsageError` for both."""
-        if value is not NOT_GIVEN and response is not NOT_GIVEN:
+    def with_response(self, response: Any) -> ResumeInput:
+        """The same with the answer as `response`, another name of `value`. Raises `UsageError` for both."""
+        if response is NOT_GIVEN:
+            return self
+        if self.value is not NOT_GIVEN:
             raise UsageError("give the answer once: as the second argument or as response=")
-        if response is not NOT_GIVEN:
-            value = response
-        return cls(value, answers, update, config)
+        return self._replace(value=response)
 
     def about(self, asked: frozenset[str] | None) -> ResumeInput:
         """The same, for a caller that means a checkpoint at which these questions were open."""

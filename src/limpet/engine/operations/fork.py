@@ -28,7 +28,8 @@ def fork(
 ) -> str:
     """Create a run that starts where another one was after `step`, with `update` merged in; return its id.
 
-    The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one.
+    The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one. It has no
+    deadline: that of the old one is a promise about the old one.
     """
     check_update(update)
     client = compiled.need_client("fork")
@@ -38,6 +39,7 @@ def fork(
     progress.parent = f"{run_id}@{progress.step}"
     progress.meta = run_metadata(compiled.for_run(progress.meta.get("settings")), tags)
     progress.crashes = 0
+    progress.deadline = None
     progress.status = next_status(NEW, FORK)
     progress.reason = f"forked from {progress.parent}"
     forget_stop(progress)

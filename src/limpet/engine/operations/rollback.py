@@ -9,11 +9,13 @@ from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.loop.run_lifecycle import ROLLBACK, next_status
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
-from limpet.engine.sessions.compatibility import check_fits
+from limpet.engine.sessions.compatibility import check_fits, is_overdue
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import Conflict
 from limpet.graphs.state import State
 from limpet.journal.reader import next_unused_step, progress_at
+from limpet.journal.record_shapes import read_summary
+from limpet.journal.store import RunHead
 from limpet.journal.verify import salvaged_tail
 from limpet.journal.writer import JournalWriter, summary
 
@@ -35,6 +37,7 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         check_fits(compiled.plan, progress)
         progress.step = next_unused_step(tail)
         progress.crashes = held.crashes
+        progress.deadline = _newest_deadline(tail.head)
         progress.at = time()
         progress.status = next_status(tail.head.status, ROLLBACK)
         progress.reason = f"{ROLLED_BACK} {step}"
@@ -44,5 +47,17 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         forget_stop(progress)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence)
         writer.add_snapshot(progress)
-        held.commit(writer.commit(progress.status, summary(progress), ignores_posts=True))
+        # A deadline that has passed is for the resume to replace. Until then the run stays where it was put.
+        due = progress.deadline
+        if is_overdue(progress, held.now()):
+            due = None
+        held.commit(writer.commit(progress.status, summary(progress), due=due, ignores_posts=True))
     return as_state(progress, compiled.plan)
+
+
+def _newest_deadline(head: RunHead) -> float | None:
+    """The deadline of a run now, whatever it was at an earlier step."""
+    try:
+        return read_summary(head.note).get("deadline")
+    except ValueError:
+        return None

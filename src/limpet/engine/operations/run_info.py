@@ -88,6 +88,8 @@ class RunInfo(NamedTuple):
     """The kind of what it waits for, where that is neither a time nor an answer."""
     lease_expired: bool = False
     """Whether its holder hasn't renewed its lease in time: it has crashed, or is cut off from the store."""
+    deadline: float | None = None
+    """When the run fails if it hasn't ended, by the store's clock."""
 
     @property
     def shown_status(self) -> str:
@@ -208,6 +210,7 @@ def run_info(head: RunHead) -> RunInfo:
         holder=head.holder,
         due=head.due,
         waits_for=head.waits_for,
+        deadline=summary.get("deadline"),
     )
 
 
@@ -338,7 +341,9 @@ def with_position(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
         return info  # deleted meanwhile
     if head.status != RUNNING:
         return listed_info(client.store, head, None)  # it has stopped meanwhile
-    info = info._replace(step=progress.step, node=progress.current_node(), reason=None)
+    info = info._replace(
+        step=progress.step, node=progress.current_node(), reason=None, deadline=progress.deadline
+    )
     return _without_answered(client, head, info._replace(questions=progress.open_questions()))
 
 

@@ -15,8 +15,8 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import DamagedRecord, RunNotFound, UsageError
 from limpet.graphs.plan import Plan
 from limpet.journal.progress import Progress
-from limpet.journal.reader import Point, ViewedTail, questions_at
-from limpet.journal.store import checked_id
+from limpet.journal.reader import Point, ViewedTail, questions_at, read_progress_and_weight
+from limpet.journal.store import COMPLETED, checked_id
 
 MAX_STEP_DIGITS = 4000
 """Digits that a step may have. Python refuses to convert much longer numbers."""
@@ -103,3 +103,17 @@ def _split(reference: str) -> tuple[str, Point | None]:
     if not run_id or found is None or len(point) >= MAX_STEP_DIGITS:
         return reference, None
     return run_id, Point(int(found[1]), int(found[2] or 0))
+
+
+def is_newest(client: LeaseClient, progress: Progress) -> bool:
+    """Whether the stored run is still where this checkpoint of it was saved: then its journal is continued."""
+    tail = client.store.read(progress.run_id)
+    if not tail.records or tail.head.status == COMPLETED:
+        return False
+    stored, _ = read_progress_and_weight(tail)
+    return _position(stored) == _position(progress)
+
+
+def _position(progress: Progress) -> tuple[Any, ...]:
+    asked = [question.id for question in progress.open_questions()]
+    return progress.step, progress.node, progress.phase, progress.status, progress.state, asked

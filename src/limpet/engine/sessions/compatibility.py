@@ -6,14 +6,17 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from limpet.engine.loop.next_node import plan_of_branches
+from limpet.engine.loop.stop_errors import advise_retry, deadline_passed, missed_deadline
+from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
+from limpet.engine.sessions.start import deadline_of
 from limpet.errors import AlreadyCompleted, DefinitionError, RunCancelled, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point
-from limpet.journal.store import CANCELLED, COMPLETED, RunHead
+from limpet.journal.store import CANCELLED, COMPLETED, ENDED, RunHead
 
 if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
@@ -165,3 +168,27 @@ def refuse_completed(head: RunHead) -> None:
         raise complete.with_advice("fork() it to run it again from one of its steps", "fork")
     complete = AlreadyCompleted(f"run {head.run_id!r} is complete, and its journal was deleted", head.run_id)
     raise complete.with_advice("compile(keep_result=True), the default, keeps results")
+
+
+def is_overdue(progress: Progress, now: float) -> bool:
+    """Whether the run's deadline has passed, by the store's clock."""
+    return progress.deadline is not None and progress.deadline <= now
+
+
+def refuse_overdue(progress: Progress, now: float) -> None:
+    """Raise `DeadlinePassed` for a run that has ended, and that would fail again at once without a new deadline."""
+    if progress.status in ENDED and is_overdue(progress, now):
+        reason = missed_deadline(progress)
+        raise advise_retry(deadline_passed(progress.run_id, reason, progress.current_node()), reason)
+
+
+def with_deadline(given: ResumeInput, progress: Progress, now: float) -> ResumeInput:
+    """What is given, with the new deadline as a time by the store's clock. Raises `DeadlinePassed`, `UsageError`."""
+    if given.deadline is None:
+        refuse_overdue(progress, now)
+        return given
+    deadline = None
+    # The first of several equal starts has said when the run is to end.
+    if not given.is_start or is_overdue(progress, now):
+        deadline = deadline_of(given.deadline, now)
+    return given._replace(deadline=deadline)

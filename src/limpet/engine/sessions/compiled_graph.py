@@ -178,3 +178,22 @@ def check_own(plan: Plan, run_id: str, graph: str) -> None:
     # A run that was saved by hand belongs to no graph, until one resumes it.
     if graph and graph != plan.name:
         raise WrongGraph(run_id, graph, plan.name)
+
+
+class SessionOptions(NamedTuple):
+    """How this process opened a run, and what it may do with it."""
+
+    stream: bool = False
+    """Whether the caller wants a `state` event after every node."""
+    resumed: bool = True
+    """Whether it ran before."""
+    first_record: int = 1
+    """The oldest record that its journal has, which is a snapshot."""
+    max_sleep: float | None = None
+    """For how many seconds it may sleep in this process; None for no limit."""
+    on_trial: bool = False
+    """Whether it is a suspect that executes for a trial: see `trials.py`."""
+    supervised: bool = False
+    """Whether a supervisor resumed it, so that no caller gets what its nodes raise."""
+    repeats_stop: bool = False
+    """Whether it isn't run: why it has stopped is reported once more."""

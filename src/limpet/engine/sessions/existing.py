@@ -9,7 +9,7 @@ from __future__ import annotations
 from threading import get_ident
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.loop.run_lifecycle import error_of_stopped
+from limpet.engine.loop.stop_errors import error_of_stopped
 from limpet.engine.node_context.node_context import CURRENT
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -50,6 +50,8 @@ def open_existing(compiled: CompiledGraph, request: StartRequest, stream: bool, 
         _refuse_stopped(head)
         # What is due is a paused run that was answered, or whose question has expired: it needs no approval.
         given = ResumeInput(timed=head.status == PAUSED, is_start=True)
+        if head.status == FAILED:
+            given = given._replace(deadline=request.deadline)
         try:
             return resume(compiled, run_id, given, None, stream, known=head)
         except AlreadyCompleted:

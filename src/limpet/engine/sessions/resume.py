@@ -29,11 +29,17 @@ from limpet.engine.loop.run_context import Clocks
 from limpet.engine.loop.state_changes import Changes
 from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.sessions.checkpoint_refs import asked_at, is_run, located, names_file
-from limpet.engine.sessions.compatibility import check_fits, check_point, refuse_cancelled, refuse_completed
-from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.checkpoint_refs import asked_at, is_newest, is_run, located, names_file
+from limpet.engine.sessions.compatibility import (
+    check_fits,
+    check_point,
+    refuse_cancelled,
+    refuse_completed,
+    with_deadline,
+)
+from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Session, SessionOptions
+from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import emit_start, new_run
 from limpet.engine.sessions.trials import (
     TRIAL,
@@ -60,7 +66,7 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
-from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, RunHead, Tail
+from limpet.journal.store import FAILED, PAUSED, RUNNING, RunHead, Tail
 from limpet.journal.waits import EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
@@ -87,7 +93,8 @@ def resume(
     `max_sleep` how long the run may sleep here, `limits` how a supervisor treats runs whose process crashed,
     `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
     `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `RunCancelled` for an answer to a
-    cancelled run, `DamagedRecord`, `UsageError`, `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
+    cancelled run, `DeadlinePassed` for one that has ended and needs a new deadline, `DamagedRecord`, `UsageError`,
+    `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
     """
     client = compiled.need_client("resume")
     if wait is not None:
@@ -102,6 +109,7 @@ def resume(
             raise Conflict(run_id, "it has changed since it was looked at")
         reopened = _reopen(compiled, tail, held, given, point, limits)
         progress = reopened.progress
+        given = with_deadline(given, progress, held.now())
         compiled = compiled.for_run(progress.meta.get("settings"))
         if point is not None and given.answers_any:
             given = given.about(asked_at(client, progress, point))
@@ -160,7 +168,7 @@ def resume_checkpoint(
         with suppress(RunNotFound):
             client.store.delete(progress.run_id)
     elif is_run(client, progress.run_id):
-        if _is_newest(client, progress):
+        if is_newest(client, progress):
             point = Point(progress.step, progress.closed_questions())
             return resume(compiled, progress.run_id, given, None, stream, point)
         # The stored run has moved on, and is never replaced. So the checkpoint becomes a run of its own.
@@ -364,7 +372,8 @@ def _store_input(
     # time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     wanted = not given.timed and failed
-    has_news = answers or update or given.config or wanted or overdue or writer.pending or writer.takes
+    is_given = answers or update or given.config or given.deadline is not None
+    has_news = is_given or wanted or overdue or writer.pending or writer.takes
     settings = progress.meta.get("settings", {})
     has_other_settings = compiled.settings_after(settings) != settings
     if progress.status == RUNNING and not has_news and not has_other_settings:
@@ -398,6 +407,8 @@ def _changes(
     }
     if given.config:
         changes["config"] = {**progress.config, **given.config}
+    if given.deadline is not None:
+        changes["deadline"] = given.deadline
     if overdue or given.timed:
         changes[EXPIRE] = overdue
     if not given.timed:
@@ -425,17 +436,3 @@ def _load(compiled: CompiledGraph, reference: str | os.PathLike[str], is_file: b
     if checkpointer is None or is_file:
         checkpointer = CheckpointFiles()
     return load_checkpoint(checkpointer, os.fspath(reference), compiled.plan)
-
-
-def _is_newest(client: LeaseClient, progress: Progress) -> bool:
-    """Whether the stored run is still where this checkpoint of it was saved: then its journal is continued."""
-    tail = client.store.read(progress.run_id)
-    if not tail.records or tail.head.status == COMPLETED:
-        return False
-    stored, _ = read_progress_and_weight(tail)
-    return _position(stored) == _position(progress)
-
-
-def _position(progress: Progress) -> tuple[Any, ...]:
-    asked = [question.id for question in progress.open_questions()]
-    return progress.step, progress.node, progress.phase, progress.status, progress.state, asked

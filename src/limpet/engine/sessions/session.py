@@ -10,9 +10,15 @@ import sys
 from collections.abc import Callable, Generator
 from threading import Event, Lock
 from time import sleep, time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from limpet.engine.leases.held_lease import HeldLease, StopRequest
+from limpet.engine.leases.held_lease import (
+    DEADLINE_CHECK_INTERVAL,
+    DeadlineWatch,
+    HeldLease,
+    StopRequest,
+    renewals,
+)
 from limpet.engine.leases.inbox_checks import arrived_posts
 from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
@@ -20,7 +26,7 @@ from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext
 from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.call_scope import JournalLock, Scope
 from limpet.engine.node_context.questions import CallAbandoned
-from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
 from limpet.engine.sessions.step_retention import StepRetention, prune_completed
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
@@ -52,25 +58,6 @@ MAX_EAGER_RETRIES = 16
 """Failed saves in a row after which a run that continues unsaved no longer tries with every step."""
 
 
-class SessionOptions(NamedTuple):
-    """How this process opened a run, and what it may do with it."""
-
-    stream: bool = False
-    """Whether the caller wants a `state` event after every node."""
-    resumed: bool = True
-    """Whether it ran before."""
-    first_record: int = 1
-    """The oldest record that its journal has, which is a snapshot."""
-    max_sleep: float | None = None
-    """For how many seconds it may sleep in this process; None for no limit."""
-    on_trial: bool = False
-    """Whether it is a suspect that executes for a trial: see `trials.py`."""
-    supervised: bool = False
-    """Whether a supervisor resumed it, so that no caller gets what its nodes raise."""
-    repeats_stop: bool = False
-    """Whether it isn't run: why it has stopped is reported once more."""
-
-
 class Session:
     """One run in this process: its node loop, the lease it runs under, and the request to stop it."""
 
@@ -90,6 +77,7 @@ class Session:
         if held is not None:
             self.stop = held.stop
             held.graph = compiled.plan.name
+        self.stop.has_deadline = progress.deadline is not None
         self.journal_lock = JournalLock(threads=True)
         self._options = options
         self._crashed = False
@@ -153,8 +141,22 @@ class Session:
                 log().warning("run %s: couldn't renew its lease after a wait: %s", self.id, problem)
 
     def loop(self) -> Generator[Command, Any, Verdict]:
-        """The loop, to be driven."""
+        """The loop, to be driven. From now on the run fails when its deadline passes."""
+        if self.stop.has_deadline:
+            self.check_deadline()
+            if self.compiled.client is None or self.compiled.client.renews_by_itself:
+                renewals.watch(DeadlineWatch(self, self.limit_wait(DEADLINE_CHECK_INTERVAL) or 0.0))
         return self.lifecycle.run()
+
+    def seconds_left(self) -> float:
+        """In how many seconds the run's deadline passes."""
+        assert self.progress.deadline is not None
+        return self.progress.deadline - self.lifecycle.context.clocks.store()
+
+    def check_deadline(self) -> None:
+        """Ask the run to stop if its deadline has passed."""
+        if self.seconds_left() <= 0:
+            self.stop.expire()
 
     def refuse_if_stopping(self, commit: Commit) -> StopAsked | None:
         """The refusal of a commit after this process asked the run to stop; None for a commit that is still written.
@@ -249,11 +251,6 @@ class Session:
         except Exception as problem:
             return problem
 
-    @property
-    def _store_keeps_results(self) -> bool:
-        client = self.compiled.client
-        return client is None or client.store.abilities.keeps_results
-
     def _report_undeleted(self, store: Store) -> None:
         """Report that a store couldn't delete the run, if it couldn't. The run is complete all the same."""
         problem = store.undeleted(self.id) if provides(store, ReportsUndeleted) else None
@@ -298,11 +295,12 @@ class Session:
         """What the loop gets from outside, made once for all loops of the run."""
         compiled = self.compiled
         progress = self.progress
+        keeps_results = compiled.client is None or compiled.client.store.abilities.keeps_results
         saving = Saving(
             writer=self.writer,
             interval=compiled.interval,
             # Because the user wants no result to be kept, or because the store keeps none.
-            purges=not (compiled.preserve or (compiled.keep_result and self._store_keeps_results)),
+            purges=not (compiled.preserve or (compiled.keep_result and keeps_results)),
             tolerant=compiled.on_save_error == "continue",
             keep_result=None if self.writer is None else self._keep_result,
             on_checkpoint=None if self._retention is None else self._on_checkpoint,
@@ -315,6 +313,7 @@ class Session:
             is_handover=lambda: self.stop.leaving,
             is_stopping=lambda: self.stop.asked,
             is_cancelled=lambda: self.stop.cancels,
+            is_overdue=lambda: self.stop.is_overdue,
             has_posts=self.stop.take_notice,
         )
         return RunContext(

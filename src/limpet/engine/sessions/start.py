@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
+from math import inf
 from operator import itemgetter
 from time import time
 from typing import Any, NamedTuple
 
+from limpet.durations import Moment, moment_of
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import this_process
-from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph
+from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, SessionOptions
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Session, SessionOptions
+from limpet.engine.sessions.session import Session
 from limpet.errors import RunExists, RunNotFound, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
@@ -28,6 +30,9 @@ from limpet.journal.store import RUNNING, Labels, NewRun
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
+MAX_CLOCK_ERROR = 0.5
+"""Seconds by which a run's deadline may be wrong because this machine's clock is."""
+
 MAX_ID_LENGTH = 200
 """Characters that a run id may have."""
 
@@ -36,7 +41,7 @@ class StartRequest(NamedTuple):
     """What a caller wants to start: the input, the config, and how the run is called.
 
     `named` says that the caller chose the run's id. Then the same start may come twice, so a digest of the input is
-    stored with the run.
+    stored with the run. `deadline` is when the run fails if it hasn't ended.
     """
 
     input: Any
@@ -44,6 +49,7 @@ class StartRequest(NamedTuple):
     run_id: str
     tags: tuple[str, ...] = ()
     named: bool = False
+    deadline: Moment | None = None
 
 
 class HeldElsewhere(Exception):
@@ -65,6 +71,8 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
     progress = _initial_progress(compiled.plan, request)
     writer = None
     lease = None
+    if request.deadline is not None:
+        progress.deadline = deadline_of(request.deadline, time() if client is None else client.now())
     if client is not None:
         encode(progress.config, "config")
         progress.meta = _new_metadata(compiled, request, progress.state)
@@ -74,6 +82,7 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
             raise hide_secret_path(problem, compiled.plan.secrets) from None
         lease = client.create(new_run(progress, tags, this_process(), client.ttl, due=0.0, snapshot=snapshot))
         writer = JournalWriter(run_id, lease.lease.fence, 1, size=len(snapshot))
+        _correct_deadline(request, progress, writer, lease.now())
     emit_start(compiled, run_id)
     return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
 
@@ -124,17 +133,46 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
     progress.meta = {**_new_metadata(compiled, named, progress.state), "queued": True}
     # The delay is by the store's clock, which a holder learns with its lease. So a run with a delay is created with
     # this process as its holder, which then commits when the run is due, and releases it.
-    holder = this_process() if delay else None
+    holder = None
+    if delay or request.deadline is not None:
+        holder = this_process()
+    if request.deadline is not None:
+        progress.deadline = deadline_of(request.deadline, client.now())
     try:
         run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
     except UnstorableValue as problem:
         raise hide_secret_path(problem, compiled.plan.secrets) from None
-    if not delay:
+    if holder is None:
         client.store.create(run)
         return
     with client.releasing(client.create(run)) as held:
         writer = JournalWriter(run_id, held.fence, 1)
-        held.commit(writer.commit(RUNNING, ignores_posts=True, due=held.now() + delay))
+        _correct_deadline(request, progress, writer, held.now())
+        due = 0.0
+        if delay:
+            due = min(held.now() + delay, progress.deadline or inf)
+        held.commit(writer.commit(RUNNING, summary(progress), ignores_posts=True, due=due))
+
+
+def deadline_of(given: Moment, now: float) -> float:
+    """The deadline of a run in seconds since the epoch. Raises `UsageError`."""
+    # None is stored for a 0, so a deadline before the epoch is one just after it.
+    return max(moment_of(given, now, "deadline"), 1.0)
+
+
+def check_deadline(given: Moment | None) -> None:
+    """Raise `UsageError` for what can't be a deadline."""
+    if given is not None:
+        deadline_of(given, 0.0)
+
+
+def _correct_deadline(request: StartRequest, progress: Progress, writer: JournalWriter, now: float) -> None:
+    """Set the deadline by the store's clock, which a process learns with its lease, if its own clock is wrong."""
+    if request.deadline is None or progress.deadline is None:
+        return
+    deadline = deadline_of(request.deadline, now)
+    if abs(deadline - progress.deadline) > MAX_CLOCK_ERROR:
+        writer.add_move(progress, {"deadline": deadline}, time())
 
 
 def new_run(
@@ -150,9 +188,9 @@ def new_run(
     first = Envelope(progress.run_id).close(1, snapshot or snapshot_record(progress))
     note = b""
     labels = Labels()
-    if (
-        holder is None or progress.status != RUNNING
-    ):  # of a run that is executed at once, it would soon be wrong
+    is_executed = holder is not None and progress.status == RUNNING
+    # Of a run that is executed at once, it would soon be wrong. But its deadline is shown from the start.
+    if not is_executed or progress.deadline is not None:
         described = summary(progress)
         note = described.note(sequence=1)
         labels = described.labels
