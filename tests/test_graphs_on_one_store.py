@@ -81,7 +81,7 @@ OWN_ONLY: dict[str, Call] = {
 SAME = {"enqueue": "start"}
 """Another name for a method."""
 
-NO_RUN = {"compile", "compiled"}
+NO_RUN = {"compile", "compiled", "close"}
 """Calls that are about no run."""
 
 FILES = {"load_checkpoint", "save_checkpoint", "resume_from_checkpoint", "from_config"}

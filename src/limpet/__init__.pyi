@@ -31,6 +31,7 @@ from limpet.errors import ForbiddenType as ForbiddenType
 from limpet.errors import KeyMissing as KeyMissing
 from limpet.errors import LimpetError as LimpetError
 from limpet.errors import NodeTimeout as NodeTimeout
+from limpet.errors import ResourceFailed as ResourceFailed
 from limpet.errors import RunCancelled as RunCancelled
 from limpet.errors import RunError as RunError
 from limpet.errors import RunExists as RunExists
@@ -59,6 +60,7 @@ from limpet.graphs.predicates import not_ as not_
 from limpet.graphs.predicates import or_ as or_
 from limpet.graphs.reducers import append as append
 from limpet.graphs.reducers import merge as merge
+from limpet.graphs.resources.opening import Resource as Resource
 from limpet.graphs.retry import Retry as Retry
 from limpet.graphs.secrets import secret as secret
 from limpet.graphs.state import State as State

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -14,7 +15,7 @@ from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, O
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError
 from limpet.graphs.graph_config import CheckpointConfig
-from limpet.graphs.plan import Plan
+from limpet.graphs.plan import Plan, all_functions, functions_in_branches
 from limpet.journal.optional_calls import provides
 from limpet.journal.store import Store
 from limpet.observe.events import ObserverLike
@@ -27,6 +28,7 @@ from limpet.stores.user_stores.checkpointer import Checkpointer, MemoryCheckpoin
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from limpet.graphs.resources.graph_resources import Resources
     from limpet.graphs.workflow.builder import OnMismatch
     from limpet.stores.retention import Retention
 
@@ -45,6 +47,7 @@ class WorkflowOptions(TypedDict, total=False):
     encryption: Any
     allow_plain_text_secrets: bool
     retention: Retention | None
+    resources: Mapping[str, Any] | None
 
 
 class CompileOptions(NamedTuple):
@@ -69,12 +72,15 @@ class CompileOptions(NamedTuple):
     encryption: Any = None
     allow_plain_text_secrets: bool = False
     retention: Retention | None = None
+    resources: Resources | None = None
 
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The plan and all that a run of it needs. Raises `DefinitionError` for wrong options."""
         mistakes = list(self._mistakes())
         if mistakes:
             raise DefinitionError(mistakes, plan.name, kind_of(plan))
+        if self.executor is not None:
+            _check_resources_for(self.executor, plan)
         store, interval = self._open_store()
         if self.interval is not None:
             interval = CheckpointConfig(interval=self.interval).interval
@@ -110,6 +116,7 @@ class CompileOptions(NamedTuple):
             has_secrets=plan.holds_secrets,
             stores_plain_text=bool(plain_text_place),
             given=frozenset(self._given_run_settings()),
+            shares_loop=_shares_loop(plan),
         )
 
     def _given_run_settings(self) -> Iterator[str]:
@@ -218,6 +225,48 @@ def read_encryption(given: Any) -> Any:
     from limpet.stores.composite.keys import read_keys
 
     return read_keys(given)
+
+
+def read_resources(given: Any, graph: str, kind: str = "graph") -> Resources | None:
+    """The `resources` option of `compile()`. Raises `DefinitionError`."""
+    if given is None:
+        return None
+    from limpet.graphs.resources.graph_resources import read_resources as read
+
+    try:
+        return read(given)
+    except DefinitionError as problem:
+        raise DefinitionError(problem.mistakes, graph, kind) from None
+
+
+def _shares_loop(plan: Plan) -> bool:
+    """Whether an async node takes resources. The module that has them is imported by graphs that use them."""
+    if "limpet.graphs.resources.graph_resources" not in sys.modules:
+        return False
+    from limpet.graphs.resources.graph_resources import AsyncCallWithResources
+
+    return any(isinstance(function, AsyncCallWithResources) for function in all_functions(plan))
+
+
+def _check_resources_for(executor: Executor, plan: Plan) -> None:
+    """Raise `DefinitionError` for a resource that an executor can't have in its other processes."""
+    from limpet.engine.drivers.node_call import uses_threads
+
+    if uses_threads(executor) or "limpet.graphs.resources.graph_resources" not in sys.modules:
+        return
+    from limpet.graphs.resources.graph_resources import AsyncCallWithResources, unsendable
+
+    mistakes = []
+    for function in functions_in_branches(plan):
+        if isinstance(function, AsyncCallWithResources):
+            continue
+        mistakes += [
+            f"resource {name!r}, which {function.__name__!r} takes, can't be sent to the processes of "
+            f"{type(executor).__name__}: give a factory that is a function at the top of a module"
+            for name in unsendable(function)
+        ]
+    if mistakes:
+        raise DefinitionError(mistakes, plan.name, kind_of(plan))
 
 
 def resolve_observers(observer: Any, observers: Iterable[Any]) -> list[ObserverLike]:

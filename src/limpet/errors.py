@@ -423,6 +423,19 @@ class NodeTimeout(RunError):
     code = "timeout"
 
 
+class ResourceFailed(RunError):
+    """A resource that a node takes couldn't be opened, or couldn't be closed. `resource` is its name.
+
+    `__cause__` is what its factory raised. A `retry` of the node opens it again.
+    """
+
+    code = "resource-failed"
+
+    def __init__(self, resource: str, problem: str) -> None:
+        self.resource = resource
+        super().__init__(f"resource {resource!r} {problem}")
+
+
 class RunQuarantined(RunError):
     """The process of a run crashed too often without any progress of the run, so the run counts as failed.
 

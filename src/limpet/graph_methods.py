@@ -6,7 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, cast
 
 from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from limpet.engine.operations.run_info import RunList
     from limpet.engine.operations.run_query import MoreFilters
     from limpet.engine.operations.stored_state import Difference
+    from limpet.graphs.resources.graph_resources import Resources
     from limpet.handle import RunHandle
     from limpet.journal.reader import Checkpoint
     from limpet.journal.verify import Verification
@@ -73,6 +74,38 @@ class GraphMethods(ABC, Generic[S]):
     @abstractmethod
     def compiled(self) -> CompiledGraph:
         """The plan and its settings. Raises `DefinitionError`."""
+
+    def _own_resources(self) -> Resources | None:
+        """The resources that it was compiled with, if there are any."""
+        return None
+
+    def close(self) -> None:
+        """Close the resources that its nodes have opened in this process, the newest first.
+
+        `with graph:` does so at its end, and the end of the process does in any case. A run that needs them later
+        opens them again. The store stays open. Raises `ResourceFailed` once all were tried.
+        """
+        resources = self._own_resources()
+        if resources is not None:
+            resources.close()
+
+    async def aclose(self) -> None:
+        """`close` in async code: what was opened on this event loop is closed on it."""
+        resources = self._own_resources()
+        if resources is not None:
+            await resources.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.aclose()
 
     def invoke(
         self,

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from limpet.compile_options import CompileOptions, read_encryption, resolve_observers
+from limpet.compile_options import CompileOptions, read_encryption, read_resources, resolve_observers
 from limpet.defaults import LEASE, MAX_ITERATIONS
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, warn_of_change_in_run
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
-from limpet.graphs.builder import GraphBuilder, interrupt_names
+from limpet.graphs.builder import NO_RESOURCES, GraphBuilder, interrupt_names
 from limpet.graphs.graph_config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import text_of_values
@@ -26,6 +26,7 @@ from limpet.stores.user_stores.checkpointer import Checkpointer
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from limpet.graphs.resources.graph_resources import Resources
     from limpet.stores.retention import Retention
 
 
@@ -93,6 +94,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         encryption: Any = None,
         allow_plain_text_secrets: bool = False,
         retention: Retention | None = None,
+        resources: Mapping[str, Any] | None = None,
     ) -> StateGraph:
         """Check the graph, set how it runs, and return it.
 
@@ -122,6 +124,9 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         this graph are kept after they have stopped: expired runs are deleted in the background when a run stops, or
         by `cleanup()`.
 
+        `resources` are live objects by name, or factories that make them, for nodes that name them as parameters.
+        They are never stored. See `docs/how-to/resources.md`.
+
         `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
         stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
 
@@ -143,6 +148,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
             encryption=read_encryption(encryption),
             allow_plain_text_secrets=allow_plain_text_secrets,
             retention=retention,
+            resources=read_resources(resources, self.name),
         )
         self._interrupts = (
             interrupt_names("interrupt_before", interrupt_before),
@@ -242,16 +248,29 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
             run_of(file), self._resuming_from_file(file, config, state_update), self._raises_errors
         )
 
+    def _use_resources(self, resources: Mapping[str, Any] | None) -> None:
+        """Set the resources without compiling it: for a graph that runs inside of another one."""
+        self._options = self._options._replace(resources=read_resources(resources or None, self.name))
+        self._changed()
+
     def compiled(self) -> CompiledGraph:
         """The plan and its settings, compiled again if the graph has changed since."""
         if self._compiled is None:
             self._compiled = self._compile()
         return self._compiled
 
-    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+    def _plan_inside(
+        self, interrupt_before: list[str], interrupt_after: list[str], resources: Mapping[str, Any]
+    ) -> Plan:
         """The plan of this graph inside of another: with its own interrupts and those that the other adds."""
         before, after = self._interrupts
-        return self.freeze([*before, *interrupt_before], [*after, *interrupt_after])
+        return self.freeze([*before, *interrupt_before], [*after, *interrupt_after], resources)
+
+    def _resources(self) -> Mapping[str, Any]:
+        return self._own_resources() or NO_RESOURCES
+
+    def _own_resources(self) -> Resources | None:
+        return self._options.resources
 
     def __repr__(self) -> str:
         return f"<StateGraph {self.name!r}: {', '.join(self._draft.nodes) or 'no nodes'}>"

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from limpet.async_methods import async_version
-from limpet.compile_options import CompileOptions, WorkflowOptions, read_encryption, resolve_observers
+from limpet.compile_options import (
+    CompileOptions,
+    WorkflowOptions,
+    read_encryption,
+    read_resources,
+    resolve_observers,
+)
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_LAYERS
 from limpet.durations import Moment
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
@@ -27,6 +33,9 @@ from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import COMPLETED
 from limpet.run import AsyncRun, OpenSession, Run
+
+if TYPE_CHECKING:
+    from limpet.graphs.resources.graph_resources import Resources
 
 
 class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
@@ -71,7 +80,8 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
         `encryption` is the key, or `Keys`, that everything in the store is encrypted with. A workflow with secrets
         needs a key, except in memory, unless `allow_plain_text_secrets` allows them to be stored as they are.
-        `retention` says how long runs of this workflow are kept after they have stopped.
+        `retention` says how long runs of this workflow are kept after they have stopped. `resources` are live objects
+        by name, or factories that make them, for tasks that name them as parameters; they are never stored.
 
         `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
         it, and hold when another process resumes it, unless that process's workflow is given other ones.
@@ -90,6 +100,11 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
             self._options = before
             raise
         return self
+
+    def _use_resources(self, resources: Mapping[str, Any] | None) -> None:
+        """Set the resources without compiling it: for a workflow that runs inside of a graph."""
+        self._options = {**self._options, **self._checked_options({"resources": resources or None})}
+        self._changed()
 
     def compiled(self) -> CompiledGraph:
         """The plan and its settings, compiled again if the workflow has changed since."""
@@ -198,9 +213,17 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
         return open_session
 
-    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+    def _resources(self) -> Mapping[str, Any]:
+        return self._own_resources() or super()._resources()
+
+    def _own_resources(self) -> Resources | None:
+        return self._options.get("resources")
+
+    def _plan_inside(
+        self, interrupt_before: list[str], interrupt_after: list[str], resources: Mapping[str, Any]
+    ) -> Plan:
         """The plan of this workflow inside of a graph: with its own `on_mismatch`."""
-        plan = super()._plan_inside(interrupt_before, interrupt_after)
+        plan = super()._plan_inside(interrupt_before, interrupt_after, resources)
         assert plan.layers is not None
         plan.layers.on_mismatch = self._options.get("on_mismatch", "fail")
         return plan
@@ -214,6 +237,9 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
             raise DefinitionError(unknown, self.name, "workflow")
         if "encryption" in settings:
             settings = {**settings, "encryption": read_encryption(settings["encryption"])}
+        if "resources" in settings:
+            found = read_resources(settings["resources"], self.name, "workflow")
+            settings = {**settings, "resources": found}
         return settings
 
     def _changed(self) -> Self:

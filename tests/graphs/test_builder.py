@@ -506,10 +506,14 @@ def test_a_builtin_without_a_signature_is_handed_the_state() -> None:
     assert one(dict).execute({"a": 1}) == {"a": 1}
 
 
+def two_nodes() -> StateGraph:
+    return StateGraph().add_node("b").set_entry_point("a").set_finish_point("a").set_finish_point("b")
+
+
 PLACES = {
-    "node": lambda function: StateGraph().add_node("a", run=function),
-    "predicate": lambda function: StateGraph().add_edge("a", "b", function),
-    "choice": lambda function: StateGraph().add_conditional_edges("a", function, {}),
+    "node": lambda function: two_nodes().add_node("a", run=function).add_edge("a", "b", always),
+    "predicate": lambda function: two_nodes().add_node("a").add_edge("a", "b", function),
+    "choice": lambda function: two_nodes().add_node("a").add_conditional_edges("a", function, {1: "b"}),
 }
 
 
@@ -520,9 +524,9 @@ PLACES = {
 )
 @pytest.mark.parametrize("place", PLACES)
 def test_a_function_that_asks_for_something_else_is_a_definition_error(function: Any, place: str) -> None:
-    """F2: it is found out when the function is added, not when it is called."""
+    """F2: it is found out when the graph is compiled, not when the function is called."""
     with pytest.raises(DefinitionError, match=r"has an unknown parameter '\w+'|positional-only"):
-        PLACES[place](function)
+        PLACES[place](function).compile()
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -584,8 +588,8 @@ def test_config_is_a_copy_of_the_nodes_own() -> None:
 
 def test_a_first_parameter_is_not_the_state_when_another_is() -> None:
     """F2: `def f(factor, state)` asks for a parameter that has no source."""
-    with pytest.raises(DefinitionError):
-        StateGraph().add_node("a", run=lambda factor, state: None)
+    with pytest.raises(DefinitionError, match="unknown parameter 'factor'"):
+        PLACES["node"](lambda factor, state: None).compile()
 
 
 # Compiling

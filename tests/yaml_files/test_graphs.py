@@ -543,3 +543,60 @@ def test_a_file_takes_each_way_to_treat_a_save_that_fails(choice: str) -> None:
     """F13, D6: as `compile(on_save_error=…)` does."""
     graph = loads(f"nodes: [{{name: a}}]\nconfig: {{store: memory, on_save_error: {choice}}}\n")
     assert graph.compiled().on_save_error == choice
+
+
+def test_a_file_names_resources_and_load_replaces_them(steps: ModuleType, file: Callable[..., Path]) -> None:
+    """H15: a graph inside, inline or in a file, gets them as well, or has its own."""
+    opened: list[str] = []
+
+    def model() -> str:
+        opened.append("model")
+        return "model"
+
+    def ask(state: Any, model: str, node: str) -> dict[str, Any]:
+        return {node: model}
+
+    steps.model = model  # type: ignore[attr-defined]
+    steps.ask = ask  # type: ignore[attr-defined]
+    steps.other = "other"  # type: ignore[attr-defined]
+    inner = "nodes: [{name: %s, run: 'steps:ask'}]"
+    file(inner % "inside", "inner.yaml")
+    text = f"""
+resources: {{model: "steps:model"}}
+nodes:
+  - {{name: top, run: "steps:ask"}}
+  - {{name: b, graph: inner.yaml}}
+  - {{name: c, graph: {{name: own, resources: {{model: "steps:other"}}, {inner % "mine"}}}}}
+"""
+    path = file(text)
+    assert check(path).freeze().fingerprint
+    graph = load(path)
+    assert opened == []
+    assert graph.execute({}) == {"top": "model", "inside": "model", "mine": "other"}
+    assert opened == ["model"]
+    assert load(path, resources={"model": "fake"}).execute({})["top"] == "fake"
+
+
+def test_a_parameter_that_no_resource_fills_is_noted_at_its_node(steps: ModuleType) -> None:
+    """H15: and `load` may give the resource that the file doesn't name."""
+
+    def ask(state: Any, model: str) -> dict[str, Any]:
+        return {"answer": model}
+
+    steps.ask = ask  # type: ignore[attr-defined]
+    text = "nodes:\n  - {name: a, run: 'steps:ask'}"
+    with pytest.raises(DeclarationError, match="2:12: node 'a' has an unknown parameter 'model'"):
+        loads(text)
+    assert loads(text, resources={"model": "given"}).execute({}) == {"answer": "given"}
+    with pytest.raises(
+        DeclarationError, match=r"1:\d+: resource 'ctx' has the name of what nodes get anyway"
+    ):
+        loads("resources: {ctx: 'steps:odd'}\n" + text, resources={"model": 1})
+
+
+def test_a_workflow_in_a_file_has_resources(steps: ModuleType) -> None:
+    """H15"""
+    steps.model = lambda: "model"  # type: ignore[attr-defined]
+    steps.ask = lambda model: model  # type: ignore[attr-defined]
+    flow = loads("resources: {model: 'steps:model'}\ntasks: [{name: a, run: 'steps:ask'}]")
+    assert flow.execute({}).results == {"a": "model"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from limpet.defaults import MAX_ITERATIONS
 from limpet.errors import DefinitionError
@@ -15,10 +15,13 @@ from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, pla
 from limpet.graphs.predicates import Predicate
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
-from limpet.graphs.validation import Draft, missing_node, mistakes_in
+from limpet.graphs.validation import Draft, missing_node, mistakes_in, unfilled_parameters
 
 Passing = Mapping[str, str] | Callable[..., Any] | None
 """What passes into or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
+
+
+NO_RESOURCES: Final[Mapping[str, Any]] = {}
 
 
 class GraphBuilder:
@@ -55,13 +58,14 @@ class GraphBuilder:
     ) -> Self:
         """Add a node that calls `run` with those of `state`, `config`, `node`, `graph`, `ctx` that it names.
 
+        It may name resources, too, which `compile(resources=…)` gives.
         `run` returns a dict of updates, or None. A node without `run` does nothing. `add_node(fn)` names
         the node after the function. `retry` and `timeout` (seconds) are its policy.
 
         `run` may be another graph, which then runs inside this one, with a state of its own: `inputs` is what it
         starts with, `{its key: our key}` or a function of our state, and `outputs` is what it returns,
         `{our key: its key}` or a function of its state. Without them, the keys that both graphs know pass.
-        Raises `DefinitionError` for a name that is taken or a function with an unknown parameter.
+        Raises `DefinitionError` for a name that is taken; `compile` does for a parameter that nothing fills.
         """
         if not isinstance(name, str) and callable(name):
             run = name
@@ -229,16 +233,25 @@ class GraphBuilder:
         if mistakes:
             raise DefinitionError(mistakes, self.name)
 
-    def freeze(self, interrupt_before: Iterable[str] = (), interrupt_after: Iterable[str] = ()) -> Plan:
+    def freeze(
+        self,
+        interrupt_before: Iterable[str] = (),
+        interrupt_after: Iterable[str] = (),
+        outer_resources: Mapping[str, Any] = NO_RESOURCES,
+    ) -> Plan:
         """Validate and return the plan. Raises `DefinitionError`.
 
-        An interrupt inside of a graph that a node runs is named by its path: `"review/check"`.
+        An interrupt inside of a graph that a node runs is named by its path: `"review/check"`. Nodes can take the
+        resources of this graph and `outer_resources`, those of the graph that it is inside of.
         """
         if self._freezing:
             raise DefinitionError("the graph contains itself", self.name)
         before = interrupt_names("interrupt_before", interrupt_before)
         after = interrupt_names("interrupt_after", interrupt_after)
-        self.validate()
+        resources = {**outer_resources, **self._resources()}
+        mistakes = [*mistakes_in(self._draft), *unfilled_parameters(self._draft, resources)]
+        if mistakes:
+            raise DefinitionError(mistakes, self.name)
         unknown = [
             f"{kind}: {self._why_no_interrupt(name)}"
             for kind, names in (("interrupt_before", before), ("interrupt_after", after))
@@ -250,7 +263,7 @@ class GraphBuilder:
         self._warn_of_unused_edges()
         self._freezing = True
         try:
-            nodes = {name: self._frozen_node(name, before, after) for name in self._draft.nodes}
+            nodes = {name: self._frozen_node(name, before, after, resources) for name in self._draft.nodes}
         finally:
             self._freezing = False
         entry = self._draft.entries[0]
@@ -267,14 +280,22 @@ class GraphBuilder:
             secrets=all_secret_keys(self.schema.secrets, nodes),
         )
 
-    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
-        """The plan of this graph inside of another one, whose interrupts stop it at these nodes."""
-        return self.freeze(interrupt_before, interrupt_after)
+    def _plan_inside(
+        self, interrupt_before: list[str], interrupt_after: list[str], resources: Mapping[str, Any]
+    ) -> Plan:
+        """The plan of this graph inside of another one, which has these interrupts and resources for it."""
+        return self.freeze(interrupt_before, interrupt_after, resources)
+
+    def _resources(self) -> Mapping[str, Any]:
+        """The resources that it was compiled with, by name."""
+        return NO_RESOURCES
 
     def _changed(self) -> Self:
         return self
 
-    def _frozen_node(self, name: str, before: list[str], after: list[str]) -> PlanNode:
+    def _frozen_node(
+        self, name: str, before: list[str], after: list[str], resources: Mapping[str, Any]
+    ) -> PlanNode:
         draft = self._draft
         spec = draft.nodes[name]
         edges: list[OutEdge] = []
@@ -282,11 +303,17 @@ class GraphBuilder:
             if edge.source != name:
                 continue
             if isinstance(edge, Section) and index in draft.maps:
-                edge = edge._replace(inner=_frozen_inner(draft.maps[index], str(edge.each), before, after))
-            edges.append(edge)
+                mapped = _frozen_inner(draft.maps[index], str(edge.each), before, after, resources)
+                edge = edge._replace(inner=mapped)
+            edges.append(edge.bound(resources) if resources else edge)
         exits = name in draft.exits or not edges
-        inner = None if spec.inner is None else _frozen_inner(spec.inner, name, before, after)
-        return plan_node(name, spec.function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
+        inner = None
+        if spec.inner is not None:
+            inner = _frozen_inner(spec.inner, name, before, after, resources)
+        function = spec.function
+        if function is not None and resources:
+            function = function.bound(resources)
+        return plan_node(name, function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
 
     def _parallel_section(self, source: str, fan_in: str) -> int | None:
         """The index of the section that has the parallel edges from `source` to `fan_in`, if any."""
@@ -374,9 +401,11 @@ class GraphBuilder:
                 )
 
 
-def _frozen_inner(spec: InnerGraphSpec, name: str, before: list[str], after: list[str]) -> InnerGraph:
-    """A graph inside of another, with the interrupts that are named by the path `name/…`."""
-    plan = spec.graph._plan_inside(_names_inside(name, before), _names_inside(name, after))
+def _frozen_inner(
+    spec: InnerGraphSpec, name: str, before: list[str], after: list[str], resources: Mapping[str, Any]
+) -> InnerGraph:
+    """A graph inside of another, with the interrupts that are named by the path `name/…`, and its resources."""
+    plan = spec.graph._plan_inside(_names_inside(name, before), _names_inside(name, after), resources)
     return InnerGraph(plan, spec.inputs, spec.outputs)
 
 

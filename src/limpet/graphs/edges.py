@@ -42,6 +42,12 @@ class Edge(NamedTuple):
         """The next node if the predicate returned `result`; None if the edge isn't taken."""
         return self.target if result else None
 
+    def bound(self, resources: Mapping[str, Any]) -> Edge:
+        """This edge with the resources that its predicate takes."""
+        if self.predicate is None:
+            return self
+        return self._replace(predicate=self.predicate.bound(resources))
+
     def describe(self) -> list[Any]:
         label = describe(self.predicate.call) if self.predicate else ""
         return [self.source, self.target, label]
@@ -79,6 +85,10 @@ class Choice(NamedTuple):
             listed = ", ".join(map(repr, self.outcomes))
             raise LookupError(f"the choice after {self.source!r} was {result!r}, not one of {listed}")
         return self.outcomes[result]
+
+    def bound(self, resources: Mapping[str, Any]) -> Choice:
+        """This choice with the resources that its function takes."""
+        return self._replace(choose=self.choose.bound(resources))
 
     def describe(self) -> list[Any]:
         if self.outcomes is None:

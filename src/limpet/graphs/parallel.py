@@ -164,6 +164,10 @@ class Section(NamedTuple):
             raise UsageError(f"{what} is over a value of type {type(found).__name__}, which has no items")
         return list(found)
 
+    def bound(self, resources: Mapping[str, Any]) -> Section:
+        """This section: its functions take the state alone."""
+        return self
+
     def describe(self) -> list[Any]:
         if self.each is None:
             return [self.source, list(self.branches), self.fan_in, self.on_error, "parallel"]

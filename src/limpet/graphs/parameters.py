@@ -1,15 +1,16 @@
 """What a user's function takes: it is called with the values that its parameters name.
 
-The signature is read once, when the function is added to a graph. After that, a call is a plain call.
+The signature is read once, when the function is added to a graph. Which resources there are is known when the graph
+is compiled: then the parameters that are left get theirs. After that, a call is a plain call.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from limpet.errors import DefinitionError
+from limpet.errors import DefinitionError, did_you_mean
 
 NODE_PARAMETERS = ("state", "config", "node", "graph", "parallel_results", "ctx")
 """The parameter names that a node, a predicate or a choice may use."""
@@ -21,23 +22,50 @@ ABSENT: Any = object()
 class Function(NamedTuple):
     """A user's function, and what each of its parameters takes: pairs of a parameter and the name of a value.
 
-    `plain` means that it takes the state as its only argument, so that it can be called directly.
+    `plain` means that it takes the state as its only argument, so that it can be called directly. `required` and
+    `optional` are the parameters that only a resource can fill, and `first` is one that takes the state, unless a
+    resource has its name.
     """
 
     call: Callable[..., Any]
     takes: tuple[tuple[str, str], ...]
     plain: bool
     is_async: bool
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    first: str = ""
 
     def arguments(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
         """The keyword arguments for one call; `value_of(name)` gives each value."""
         return {parameter: value for parameter, name in self.takes if (value := value_of(name)) is not ABSENT}
 
+    def missing(self, resources: Mapping[str, Any], what: str) -> list[str]:
+        """What is wrong if these are the resources: a message for each parameter that nothing fills."""
+        available = [*NODE_PARAMETERS, *resources]
+        return [
+            f"{what} has an unknown parameter {name!r}{did_you_mean(name, available)}; available parameters: "
+            f"{', '.join(available)}; or give it as a resource: compile(resources={{{name!r}: …}})"
+            for name in self.required
+            if name not in resources
+        ]
+
+    def bound(self, resources: Mapping[str, Any]) -> Function:
+        """This function with the resources that its parameters name."""
+        names = [name for name in (*self.required, *self.optional, self.first) if name in resources]
+        if not names:
+            return self
+        from limpet.graphs.resources.graph_resources import with_resources
+
+        taken = {name: resources[name] for name in names}
+        takes = tuple((parameter, value) for parameter, value in self.takes if parameter not in taken)
+        return Function(with_resources(self.call, self.is_async, taken), takes, False, self.is_async)
+
 
 def read_function(call: Callable[..., Any], what: str) -> Function:
     """Read what a node's function takes. A first parameter with another name is taken to be the state.
 
-    Raises `DefinitionError` for a parameter that isn't one of `NODE_PARAMETERS`; `what` names the function there.
+    A parameter that isn't one of `NODE_PARAMETERS` is for a resource, which `Function.missing` checks. Raises
+    `DefinitionError` for a function that can't be called; `what` names it there.
     """
     if not callable(call):
         raise DefinitionError(f"{what} is not callable: {call!r}")
@@ -48,6 +76,9 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
     names = {parameter.name for parameter in parameters}
     takes: list[tuple[str, str]] = []
     positional: list[str] = []
+    required: list[str] = []
+    optional: list[str] = []
+    first = ""
     for index, parameter in enumerate(parameters):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -55,22 +86,20 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
             value = parameter.name
         elif index == 0 and "state" not in names and parameter.kind is not parameter.KEYWORD_ONLY:
             value = "state"
-        elif parameter.default is parameter.empty:
-            raise DefinitionError(
-                f"{what} has an unknown parameter {parameter.name!r}; "
-                f"available parameters: {', '.join(NODE_PARAMETERS)}"
-            )
+            first = parameter.name
         else:
+            (required if parameter.default is parameter.empty else optional).append(parameter.name)
             continue
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(value)
         else:
             takes.append((parameter.name, value))
-    if positional and (takes or positional != ["state"]):
-        raise DefinitionError(f"{what} has positional-only parameters; only a lone state can be one")
-    return Function(
-        call, tuple(takes), bool(positional) or _takes_only_state(takes, parameters), is_async(call)
-    )
+    if positional:
+        if takes or required or positional != ["state"]:
+            raise DefinitionError(f"{what} has positional-only parameters; only a lone state can be one")
+        return Function(call, (), True, is_async(call))
+    plain = not required and _takes_only_state(takes, parameters)
+    return Function(call, tuple(takes), plain, is_async(call), tuple(required), tuple(optional), first)
 
 
 def _takes_only_state(takes: list[tuple[str, str]], parameters: list[inspect.Parameter]) -> bool:

@@ -8,7 +8,7 @@ function doesn't make a different graph, removing a node does.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -98,6 +98,51 @@ def inner_graphs(nodes: Mapping[str, PlanNode]) -> list[InnerGraph]:
             if section is not None and section.inner is not None:
                 found.append(section.inner)
     return found
+
+
+def all_functions(plan: Plan) -> Iterator[Any]:
+    """The functions of all nodes, those of graphs inside of it included."""
+    if plan.layers is None:
+        yield from (node.function.call for node in plan.nodes.values() if node.function is not None)
+    else:
+        # Templates, too: a run may add tasks that run them.
+        yield from (each.signature.call for each in plan.layers.definitions.values() if each.signature)
+        if plan.layers.handler is not None:
+            yield plan.layers.handler.call
+    for inner in _all_inner_graphs(plan):
+        yield from all_functions(inner.plan)
+
+
+def functions_in_branches(plan: Plan) -> Iterator[Any]:
+    """The functions that are called in branches: of nodes there, of tasks, and of graphs inside of it."""
+    if plan.layers is not None:
+        yield from all_functions(plan)
+        return
+    unexplored = [
+        (entry, node.section.fan_in)
+        for node in plan.nodes.values()
+        if node.section is not None
+        for entry in node.section.entries
+    ]
+    explored = set(unexplored)
+    names: dict[str, None] = {}
+    while unexplored:
+        name, fan_in = unexplored.pop()
+        names[name] = None
+        for edge in plan.nodes[name].edges:
+            new = {(target, fan_in) for target in edge.targets if target not in (fan_in, END)} - explored
+            explored |= new
+            unexplored += new
+    yield from (function.call for name in names if (function := plan.nodes[name].function) is not None)
+    for inner in _all_inner_graphs(plan):
+        yield from all_functions(inner.plan)
+
+
+def _all_inner_graphs(plan: Plan) -> Iterator[InnerGraph]:
+    if plan.layers is None:
+        yield from inner_graphs(plan.nodes)
+    else:
+        yield from (each.inner for each in plan.layers.definitions.values() if each.inner is not None)
 
 
 def all_secret_keys(own: Iterable[str], nodes: Mapping[str, PlanNode]) -> frozenset[str]:

@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, NamedTuple, Self
 
 from limpet.durations import LONGEST_SPAN, span_mistake
-from limpet.errors import DefinitionError
+from limpet.errors import DefinitionError, ResourceFailed
 
 
 class _Fields(NamedTuple):
@@ -62,7 +62,7 @@ class Retry(_Fields):
 
     def applies(self, error: BaseException, attempt: int) -> bool:
         """Whether the node is retried after `error` in its `attempt`-th attempt."""
-        return attempt < self.attempts and isinstance(error, self.on)
+        return attempt < self.attempts and is_one_of(error, self.on)
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after the `attempt`-th attempt; `chance` in [0, 1) varies it within the jitter."""
@@ -73,6 +73,13 @@ class Retry(_Fields):
         except OverflowError:  # it is more than a float can be
             wait = min(self.max_delay, LONGEST_SPAN)
         return wait * (1 + self.jitter * (2 * chance - 1))
+
+
+def is_one_of(error: BaseException, kinds: type[Exception] | tuple[type[Exception], ...]) -> bool:
+    """Whether an error is of one of these classes, or is about a resource whose factory raised such an error."""
+    if isinstance(error, kinds):
+        return True
+    return isinstance(error, ResourceFailed) and isinstance(error.__cause__, kinds)
 
 
 def _is_number(value: Any) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import Final, Self
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Final, Self
 
 from limpet.errors import did_you_mean
 from limpet.graphs.edges import END, START, Choice, OutEdge
@@ -81,6 +81,23 @@ def mistakes_in(draft: Draft) -> list[str]:
     """All mistakes in a graph: each is a `Mistake`."""
     checks = (_wrong_names, _wrong_ends, _wrong_sections, _wrong_delays, _unreachable)
     return [mistake for check in checks for mistake in check(draft)]
+
+
+def unfilled_parameters(draft: Draft, resources: Mapping[str, Any]) -> Iterator[str]:
+    """The parameters of functions that nothing fills, where these are the resources: each is a `Mistake`."""
+    for name, node in draft.nodes.items():
+        if node.function is not None and node.function.required:
+            for text in node.function.missing(resources, f"node {name!r}"):
+                yield Mistake(text, OTHER, name)
+    for edge in draft.edges:
+        function = edge.decided_by
+        if function is None or not function.required:
+            continue
+        what = f"the choice after {edge.source!r}"
+        if not isinstance(edge, Choice):
+            what = f"the predicate of {edge.source!r} → {edge.targets[0]!r}"
+        for text in function.missing(resources, what):
+            yield Mistake(text, OTHER, edge.source)
 
 
 def missing_node(name: Hashable, draft: Draft) -> str:

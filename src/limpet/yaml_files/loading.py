@@ -91,7 +91,7 @@ def build_file(path: Path, around: BuildContext) -> NestedGraph:
         raise UsageError(f"{path.name} contains itself")
     value, mistakes = _read(text, str(path))
     code = StandInCode() if mistakes else around.code
-    graph, builder = _define(value, mistakes, code, path, around.outer_files)
+    graph, builder = _define(value, mistakes, code, path, around.outer_files, around.resources)
     mistakes.raise_any()
     return NestedGraph(graph, *builder.interrupts())
 
@@ -109,7 +109,8 @@ def _load_text(
     value, mistakes = _read(text, name)
     # A file with mistakes is still built, to find more of them, but nothing is imported for it.
     code: CodeSource = StandInCode() if mistakes else ImportedCode()
-    graph, builder = _define(value, mistakes, code, file)
+    given = frozenset(settings.get("resources") or ())
+    graph, builder = _define(value, mistakes, code, file, resources=given)
     mistakes.raise_any()
     builder.compile(graph, settings)  # type: ignore[arg-type]  # each builds its own kind
     mistakes.raise_any()
@@ -133,6 +134,7 @@ def _define(
     code: CodeSource,
     file: Path | None,
     outer_files: tuple[Path, ...] = (),
+    resources: frozenset[str] = frozenset(),
 ) -> tuple[Declared, GraphBuilder | WorkflowBuilder]:
     directory = Path()
     default_name = None
@@ -140,7 +142,8 @@ def _define(
         directory = file.parent
         default_name = file.stem
         outer_files = (*outer_files, file.resolve())
-    context = BuildContext(mistakes, code, directory, outer_files, is_partial=len(mistakes) > 0)
+    is_partial = len(mistakes) > 0
+    context = BuildContext(mistakes, code, directory, outer_files, is_partial, resources)
     builder = _builder(value, context)
     name = value.text("name") or default_name or builder.kind
     return builder.define(name), builder

@@ -1,10 +1,9 @@
-"""An event loop in a thread, for the async nodes of a synchronous run."""
+"""The event loop, in a thread, on which the async nodes of a synchronous run are awaited."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from threading import Lock
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.node_call import (
@@ -17,36 +16,40 @@ from limpet.engine.drivers.node_call import (
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Failed
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.threads.workers import start_thread
+from limpet.threads.event_loop import EventLoopThread, process_loop, taken_lock
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Task
-
-START_CHECK_INTERVAL = 0.1
-"""Seconds after which a thread that waits for the event loop to start looks again."""
+    from asyncio import Task
 
 CLOSE_TIMEOUT = 5.0
 """Seconds that nodes have to end after they were cancelled. The thread is a daemon: it can be abandoned."""
 
+_RUN: ContextVar[LoopThread | None] = ContextVar("limpet.loop_thread", default=None)
+"""The run that a task of the event loop belongs to. The tasks that a node creates inherit it."""
+
 
 class LoopThread:
-    """A thread that runs an event loop. It starts with the first async node of a run and ends with the run."""
+    """The event loop of one run. Its thread starts with the first async node.
 
-    def __init__(self, stop: StopRequest) -> None:
+    It is a thread of the run's own, which ends with the run; or, if it is `shared`, that of the process. Resources
+    stay open from one run to the next, and a client for asyncio works only on the event loop that it was first used
+    on: so async nodes that take resources are all awaited on the same one.
+    """
+
+    def __init__(self, stop: StopRequest, shared: bool = False) -> None:
         self._stop = stop
-        self._is_started = False
+        # A node on the loop of the process that runs this graph blocks that loop until the run is over.
+        self._shared = shared and not process_loop.is_here()
         self._closing = False
         self._is_ended = False
-        self._loop: AbstractEventLoop | None = None
+        self._thread: EventLoopThread | None = None
         self._tasks: set[Task[None]] = set()
-        # Locks of one thread that waits, which the thread of the event loop releases.
-        self._ready = _taken_lock()
-        self._ended = _taken_lock()
+        self._ended = taken_lock()
 
     def run(self, task: NodeContext, result: Awaitable[Any]) -> Any:
         """Await a node's result on the event loop, within its timeout, and return its outcome."""
         outcomes: list[Any] = []
-        done = _taken_lock()
+        done = taken_lock()
 
         async def work() -> None:
             interrupt = NodeInterrupt(self._stop)
@@ -63,7 +66,8 @@ class LoopThread:
         timeout = task.plan_node.timeout
         # An interrupt here ends the run, and so the thread, which cancels what runs there.
         if not done.acquire(True, -1 if timeout is None else timeout):
-            self._call_soon(lambda: begun[0].cancel())
+            assert self._thread is not None
+            self._thread.call_soon(lambda: begun[0].cancel())
             return timed_out(task, self._stop.cancels)
         outcome = outcomes[0]
         if isinstance(outcome, Interrupted):
@@ -96,77 +100,59 @@ class LoopThread:
         self._begin(work, [])
 
     def close(self) -> None:
-        """Cancel what still runs and end the thread. It may be called again."""
+        """Cancel what still runs, and end the thread if it is the run's own. It may be called again."""
         self._closing = True
-        # If this thread was interrupted while it started the other one, that ends by itself, if it exists.
-        if not self._is_started and self._loop is None:
+        if self._thread is None:
             return
-        self._call_soon(self._stop_when_cancelled)
-        # The mark is for a second call: the first one may have been interrupted right after it took the lock.
-        if self._is_ended or self._ended.acquire(True, CLOSE_TIMEOUT):
-            return
-        if not self._is_ended:
+        if not self._shared:
+            ended = self._thread.close(CLOSE_TIMEOUT)
+        else:
+            self._thread.call_soon(self._cancel_tasks)
+            # The mark is for a second call: the first one may have been interrupted right after it took the lock.
+            ended = self._is_ended or self._ended.acquire(True, CLOSE_TIMEOUT) or self._is_ended
+        if not ended:
             from logging import getLogger
 
             getLogger("limpet.run").warning("an async node blocks its event loop; its thread is abandoned")
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, None]], begun: list[Task[None]]) -> None:
         """Have the event loop run a coroutine as a task, which is then added to `begun`."""
-        if not self._is_started:
-            start_thread(self._serve, "limpet-async")
-            self._is_started = True
+        if self._thread is None:
+            self._thread = process_loop.thread if self._shared else EventLoopThread("limpet-async")
+        thread = self._thread
+        thread.start()
 
         def create_task() -> None:
-            assert self._loop is not None
-            task = self._loop.create_task(work())
+            assert thread.loop is not None
+            loops_with_runs.add(thread.loop)
+            _RUN.set(self)
+            task = thread.loop.create_task(work())
             begun.append(task)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-        self._call_soon(create_task)
+        thread.call_soon(create_task)
 
-    def _call_soon(self, call: Callable[[], object]) -> None:
-        """Have the event loop call a function."""
-        # In a loop: an interrupt may have come right after another call here took the lock.
-        while self._loop is None:
-            self._ready.acquire(True, START_CHECK_INTERVAL)
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(call)
-
-    def _serve(self) -> None:
+    def _cancel_tasks(self) -> None:
+        """Cancel the tasks of this run, on a loop that others use, too."""
         import asyncio
 
-        loop = asyncio.new_event_loop()
-        loops_with_runs.add(loop)
-        self._loop = loop
-        self._ready.release()
-        try:
-            if not self._closing:
-                loop.run_forever()
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        finally:
-            loop.close()
-            self._is_ended = True
-            self._ended.release()
-
-    def _stop_when_cancelled(self) -> None:
-        """Cancel all tasks, those that nodes have created too, and end the thread as soon as they have ended."""
-        import asyncio
-
-        assert self._loop is not None
-        loop = self._loop
-        running = asyncio.all_tasks(loop)
+        assert self._thread is not None
+        loop = self._thread.loop
+        assert loop is not None
+        running = self._tasks | {task for task in asyncio.all_tasks(loop) if _owner(task) is self}
         for task in running:
             task.cancel()
 
-        async def stop() -> None:
+        async def wait() -> None:
             await asyncio.gather(*running, return_exceptions=True)
-            loop.stop()
+            self._is_ended = True
+            self._ended.release()
 
-        self._tasks.add(loop.create_task(stop()))
+        self._tasks = {loop.create_task(wait())}
 
 
-def _taken_lock() -> Lock:
-    lock = Lock()
-    lock.acquire()
-    return lock
+def _owner(task: Task[Any]) -> LoopThread | None:
+    """The run that a task belongs to, where Python tells: from 3.12 on."""
+    context = getattr(task, "get_context", None)
+    return None if context is None else context().get(_RUN)

@@ -121,7 +121,7 @@ class DriverThreads:
         if self._loop_thread is None:
             from limpet.engine.drivers.loop_thread import LoopThread
 
-            self._loop_thread = LoopThread(self._session.stop)
+            self._loop_thread = LoopThread(self._session.stop, self._session.compiled.shares_loop)
         return self._loop_thread
 
     def await_node(self, task: NodeContext, result: Awaitable[Any]) -> Any:

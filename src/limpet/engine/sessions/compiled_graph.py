@@ -78,6 +78,10 @@ class CompiledGraph(NamedTuple):
     given: frozenset[str] = frozenset()
     """The names of the run settings that `compile()` was given. These hold for runs that have others stored, too."""
 
+    shares_loop: bool = False
+    """Whether async nodes of its synchronous runs are awaited on the event loop of the process, where resources are
+    open."""
+
     def for_run(self, stored: Any) -> CompiledGraph:
         """The same with the settings that are stored with a run, except those that `compile()` was given.
 

@@ -210,21 +210,38 @@ class WorkflowBuilder:
         """Raise a `DefinitionError` that lists all mistakes, if there are any."""
         self._check(self._resolved_specs())
 
-    def freeze(self, on_mismatch: OnMismatch = "fail") -> Plan:
-        """Validate and return the plan. Raises `DefinitionError`."""
+    def freeze(
+        self, on_mismatch: OnMismatch = "fail", outer_resources: Mapping[str, Any] | None = None
+    ) -> Plan:
+        """Validate and return the plan. Raises `DefinitionError`.
+
+        Tasks can take its resources and `outer_resources`, those of the graph that it is inside of.
+        """
         if self._freezing:
             raise DefinitionError("the workflow contains itself", self.name, "workflow")
         specs = self._resolved_specs()
         self._check(specs)
+        resources = {**(outer_resources or {}), **self._resources()}
         self._freezing = True
         try:
-            inner = {name: InnerGraph(graph._plan_inside([], [])) for name, graph in self._graphs.items()}
+            inner = {
+                name: InnerGraph(graph._plan_inside([], [], resources))
+                for name, graph in self._graphs.items()
+            }
         finally:
             self._freezing = False
         definitions = dict(self._definitions)
         for name, graph in inner.items():
             definitions[name] = definitions[name]._replace(inner=graph)
-        layers = Layers(specs, definitions, self._handler, on_mismatch, self.max_layers)
+        handler = self._handler
+        if resources:
+            # Of resources of the graph around, one may have the name of a task here. Then the task is meant.
+            resources = {name: each for name, each in resources.items() if name not in specs}
+            from limpet.graphs.resources.graph_resources import signature_with_resources, task_with_resources
+
+            definitions = {name: task_with_resources(each, resources) for name, each in definitions.items()}
+            handler = signature_with_resources(handler, resources)
+        layers = Layers(specs, definitions, handler, on_mismatch, self.max_layers)
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, planner_function(layers), None, None, [section], False)
         secrets = {name for name, spec in specs.items() if definitions[spec.definition].keeps_secret}
@@ -237,13 +254,19 @@ class WorkflowBuilder:
             max_iterations=self.max_layers + 1,  # the planner runs once more than there are layers
             interrupt_before=frozenset(),
             interrupt_after=frozenset(),
-            fingerprint=_fingerprint(layers),
+            fingerprint=_fingerprint(layers, self._definitions),
             graph=self,
             layers=layers,
             secrets=all_secret_keys(self.secrets | secrets, layers.nodes),
         )
 
-    def _plan_inside(self, interrupt_before: list[str], interrupt_after: list[str]) -> Plan:
+    def _resources(self) -> Mapping[str, Any]:
+        """The resources that it was compiled with, by name."""
+        return {}
+
+    def _plan_inside(
+        self, interrupt_before: list[str], interrupt_after: list[str], resources: Mapping[str, Any]
+    ) -> Plan:
         """The plan of this workflow inside of a graph or another workflow."""
         interrupts = [*interrupt_before, *interrupt_after]
         if interrupts:
@@ -252,7 +275,7 @@ class WorkflowBuilder:
                 self.name,
                 "workflow",
             )
-        return self.freeze()
+        return self.freeze(outer_resources=resources)
 
     def _by_name(self, dependencies: Any) -> Any:
         """Dependencies by name, also if they were given as the functions of tasks."""
@@ -305,6 +328,14 @@ class WorkflowBuilder:
         else:
             self._names[id(run)] = name
 
+    def _shadowed_resources(self, specs: Mapping[str, TaskSpec]) -> Iterable[str]:
+        for name in self._resources():
+            if name in specs:
+                yield f"a task and a resource have the same name, {name!r}"
+            for spec in specs.values():
+                if name in spec.arguments or name in spec.named:
+                    yield f"task {spec.name!r} is given {name!r}, which is the name of a resource, too"
+
     def _check(self, specs: Mapping[str, TaskSpec]) -> None:
         mistakes = list(self._mistakes(specs))
         if mistakes:
@@ -313,6 +344,7 @@ class WorkflowBuilder:
     def _mistakes(self, specs: Mapping[str, TaskSpec]) -> Iterable[str]:
         if not specs:
             yield "it has no task: add_task(name, run=function)"
+        yield from self._shadowed_resources(specs)
         known: dict[str, dict[str, Any]] = {}
         for spec in specs.values():
             known[spec.name] = {"depends_on": [each for each in spec.dependencies if each in specs]}
@@ -334,12 +366,15 @@ class WorkflowBuilder:
             yield f"tasks depend on each other in a circle: {path}"
 
 
-def _fingerprint(layers: Layers) -> str:
-    """A digest of the tasks, their parameters and the graphs inside of them. The order here is part of it."""
+def _fingerprint(layers: Layers, written: Mapping[str, TaskDefinition]) -> str:
+    """A digest of the tasks, their parameters and the graphs inside of them. The order here is part of it.
+
+    `written` are the definitions as the user wrote them: resources make no difference.
+    """
     parameters: list[tuple[Any, ...]] = []
     inner = []
     for name, definition in layers.definitions.items():
-        signature = definition.signature
+        signature = written[name].signature
         if signature is None:
             parameters.append((name,))
         else:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NamedTuple
 
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
 from limpet.graphs.reducers import append, merge
+from limpet.graphs.resources.graph_resources import Resources, read_resources
 from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
 from limpet.journal.encoding.codec import detached_value
@@ -70,6 +71,8 @@ class BuildContext(NamedTuple):
     directory: Path
     outer_files: tuple[Path, ...]
     is_partial: bool
+    resources: frozenset[str] = frozenset()
+    """The names of the resources that the graph around gives, or the caller of `load`."""
 
 
 class DeclarationBuilder:
@@ -85,6 +88,7 @@ class DeclarationBuilder:
         self.code = context.code
         self.is_partial = context.is_partial
         self.compiler = TemplateCompiler(context.mistakes, self.variables)
+        self.resources: Mapping[str, Any] = {}
 
     def attempt(self, place: Value, call: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result of a call. If it raises an error of Limpet, notes it at this place and gives `otherwise`."""
@@ -102,6 +106,21 @@ class DeclarationBuilder:
         for each in self.value.items("imports"):
             if isinstance(each.data, str):
                 self.attempt(each, partial(self.code.load_module, each.data))
+
+    def import_resources(self) -> None:
+        """The resources that the file names. Graphs inside of this one can take them, too."""
+        declared = self.value.get("resources")
+        if declared is None or not isinstance(declared.data, dict):
+            return
+        found = {name: self.object_at(each) for name, each in declared.data.items()}
+        self.resources = self.attempt(declared, lambda: read_resources(found)) or {}
+        self.context = self.context._replace(resources=self.context.resources | found.keys())
+
+    def all_resources(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The resources of the file, with those of the caller in place of them; as a setting of `compile`."""
+        given: Mapping[str, Any] = read_resources(overrides.get("resources")) or {}
+        found = {**self.resources, **given}
+        return {"resources": Resources(found.values())} if found else {}
 
     def work_of(self, declared: Value, owner: str) -> Any:
         """What a node or task does: a `BoundAction`, a function, or a `NestedGraph`; None if it does nothing."""

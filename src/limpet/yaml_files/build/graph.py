@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DefinitionError
 from limpet.graphs.edges import END, START
-from limpet.graphs.validation import DEAD_END, NO_EXIT, NO_NODE
+from limpet.graphs.validation import DEAD_END, NO_EXIT, NO_NODE, mistakes_in, unfilled_parameters
 from limpet.state_graph import StateGraph
 from limpet.yaml_files.build.builder import BuildContext, DeclarationBuilder, NestedGraph, check_settings
 from limpet.yaml_files.build.from_checkpoint import ResumesFromCheckpoint
@@ -73,6 +73,7 @@ class GraphBuilder(DeclarationBuilder):
     def define(self, name: str) -> DeclaredGraph:
         """The graph with all of its nodes and edges. Notes its mistakes."""
         self.import_modules()
+        self.import_resources()
         schema, defaults = self.schema()
         options = self.settings(("max_iterations", "observers"))
         graph: DeclaredGraph = self.attempt(
@@ -80,6 +81,7 @@ class GraphBuilder(DeclarationBuilder):
             lambda: DeclaredGraph(schema, name=name, **options),
             DeclaredGraph(name=name),
         )
+        graph._use_resources(self.resources)
         if defaults:
             graph.schema = graph.schema._replace(defaults={**graph.schema.defaults, **defaults})
         for declared in self.value.items("nodes"):
@@ -104,6 +106,7 @@ class GraphBuilder(DeclarationBuilder):
             "interrupt_before": before,
             "interrupt_after": after,
             **overrides,
+            **self.all_resources(overrides),
         }
         self.attempt(self.value.place_of("config"), lambda: graph.compile(**settings))
 
@@ -305,11 +308,9 @@ class GraphBuilder(DeclarationBuilder):
 
     def _check(self, graph: DeclaredGraph) -> None:
         """Note the mistakes of the graph as a whole at the places that cause them."""
-        try:
-            graph.validate()
-        except DefinitionError as problem:
-            for mistake in problem.mistakes:
-                self._note(mistake)
+        available = dict.fromkeys(self.context.resources)
+        for mistake in (*mistakes_in(graph._draft), *unfilled_parameters(graph._draft, available)):
+            self._note(mistake)
 
     def _note(self, mistake: Any) -> None:
         node = mistake.node

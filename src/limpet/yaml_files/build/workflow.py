@@ -39,12 +39,14 @@ class WorkflowBuilder(DeclarationBuilder):
     def define(self, name: str) -> DeclaredWorkflow:
         """The workflow with all of its tasks. Notes its mistakes."""
         self.import_modules()
+        self.import_resources()
         options = self.settings(("max_layers", "observers"))
         flow: DeclaredWorkflow = self.attempt(
             self.value.place_of("config"),
             lambda: DeclaredWorkflow(name, **options),
             DeclaredWorkflow(name),
         )
+        flow._use_resources(self.resources)
         places: dict[str, Value] = {}
         for declared in self.value.items("tasks"):
             task = declared.text("name")
@@ -62,7 +64,7 @@ class WorkflowBuilder(DeclarationBuilder):
     def compile(self, flow: DeclaredWorkflow, overrides: Mapping[str, Any]) -> None:
         """Compile the workflow with the settings of `config`, and those of the caller in place of them."""
         check_settings(overrides, ["store", *WorkflowOptions.__annotations__])
-        settings = {**self.settings(_COMPILE_SETTINGS), **overrides}
+        settings = {**self.settings(_COMPILE_SETTINGS), **overrides, **self.all_resources(overrides)}
         self.attempt(self.value.place_of("config"), lambda: flow.compile(**settings))
 
     def _add_task(self, flow: DeclaredWorkflow, name: str, declared: Value) -> None:

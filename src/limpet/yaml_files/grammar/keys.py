@@ -361,6 +361,10 @@ _TOP_KEYS: Final[Mapping[str, Key]] = {
         ListOf(MODULE, "a list of modules"),
         "Modules that are imported first, because they register actions or types.",
     ),
+    "resources": Key(
+        MapOf(REFERENCE, "a mapping of names to references"),
+        "Live objects for functions that name them as parameters: each an object or a factory, as module:name.",
+    ),
 }
 
 GRAPH = KeyedMapping(

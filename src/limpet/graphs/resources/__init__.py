@@ -1,0 +1,1 @@
+"""Live objects for nodes: how they are given, opened, shared and closed."""
