@@ -1,6 +1,7 @@
 """The public names of Limpet, each with the module it comes from. `__init__.py` imports them when first asked for."""
 
 from limpet.engine.node_context.branch_result import BranchResult as BranchResult
+from limpet.engine.node_context.messages import receive as receive
 from limpet.engine.node_context.node_context import NodeContext as NodeContext
 from limpet.engine.node_context.node_context import once as once
 from limpet.engine.node_context.node_context import pause as pause
@@ -38,6 +39,7 @@ from limpet.errors import RunExists as RunExists
 from limpet.errors import RunNotFound as RunNotFound
 from limpet.errors import RunPaused as RunPaused
 from limpet.errors import RunQuarantined as RunQuarantined
+from limpet.errors import RunWaiting as RunWaiting
 from limpet.errors import StoreError as StoreError
 from limpet.errors import StoreUnavailable as StoreUnavailable
 from limpet.errors import TemplateError as TemplateError
@@ -74,6 +76,7 @@ from limpet.journal.encoding.user_types import register_type as register_type
 from limpet.journal.reader import Checkpoint as Checkpoint
 from limpet.journal.verify import Damage as Damage
 from limpet.journal.verify import Verification as Verification
+from limpet.journal.waits import PostWait as PostWait
 from limpet.journal.waits import Question as Question
 from limpet.observe.events import Event as Event
 from limpet.observe.observer_registry import register_observer as register_observer

@@ -30,6 +30,7 @@ Operation = Literal[
     "resume",
     "retry",
     "rollback",
+    "send",
     "verify",
     "wait",
     "watch",
@@ -446,10 +447,10 @@ class RunQuarantined(RunError):
 
 
 class DeadlinePassed(ExecutionError):
-    """A run reached its `deadline` before it ended; or a `pause(deadline=…)` wasn't answered in time.
+    """A run reached its `deadline` before it ended; or what a node waited for didn't come until its own `deadline`.
 
     The first fails the run, wherever it is: `resume(run_id, deadline=…)` continues it with a new deadline. The second
-    is raised in the node that asked, which may catch it.
+    is raised by `pause(deadline=…)` or `receive(deadline=…)` in the node, which may catch it.
     """
 
     code = "deadline-passed"
@@ -491,7 +492,20 @@ class RunPaused(RunError):
     ) -> None:
         self.questions = list(questions)
         self.node = node
-        super().__init__(f"run {run_id!r} is paused: {reason}", run_id)
+        super().__init__(f"run {run_id!r} is {self.code}: {reason}", run_id)
+
+
+class RunWaiting(RunPaused):
+    """The run waits for a message that hasn't been sent: `send(run_id, name, value)` sends it.
+
+    `waits` says for which, and `node` where. A worker then continues the run, or `resume(run_id)`.
+    """
+
+    code = "waiting"
+
+    def __init__(self, run_id: str, reason: str, waits: Iterable[Any] = (), node: str | None = None) -> None:
+        super().__init__(run_id, reason, (), node)
+        self.waits = list(waits)
 
 
 class RunCancelled(RunError):

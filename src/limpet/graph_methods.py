@@ -409,6 +409,15 @@ class GraphMethods(ABC, Generic[S]):
 
     aanswer = async_version(answer, changes=True)
 
+    def send(self, run_id: str, name: str, value: Any, *, key: str | None = None) -> bool:
+        """Send a message to a run, for a node that receives this `name`: see `RunHandle.send`."""
+        from limpet.engine.operations.send import send
+
+        compiled = self.compiled()
+        return send(compiled.need_client("send"), run_id, name, value, key, compiled.plan)
+
+    asend = async_version(send, changes=True)
+
     def cancel(self, run_id: str) -> None:
         """Stop a run, whichever process executes it. It can be resumed from what it saved.
 

@@ -69,7 +69,9 @@ class RunHandle(Generic[S]):
 
     @property
     def shown_status(self) -> str:
-        """The status as people see it: `queued`, `sleeping`, `retrying`, `abandoned`, `quarantined`, or `status`."""
+        """The status as people see it: `status`, or finer: `queued`, `sleeping`, `retrying`, `waiting`, `abandoned`,
+        `quarantined`.
+        """
         return self._info_at_last_stop.shown_status
 
     @property
@@ -176,6 +178,22 @@ class RunHandle(Generic[S]):
         answer(self._client, self.run_id, ResumeInput(value, answers), wait)
 
     aanswer = async_version(answer, changes=True)
+
+    def send(self, name: str, value: Any, *, key: str | None = None) -> bool:
+        """Send a message to the run, at any time before it ends; `receive(name)` in one of its nodes gets the value.
+
+        Messages of one name are received in the order in which they were sent. With a `key`, sending is idempotent:
+        of several messages with this name and key, the first counts; the others have no effect, whatever their value,
+        and this returns False. The message is durable when this returns. If a node waits for it, the process that
+        executes the run, or a supervisor of the store, continues the run. Raises `RunNotFound`, `UnstorableValue`,
+        `AlreadyCompleted` for a completed run, and `UsageError` for one that failed or was cancelled, and for a store
+        that takes no messages.
+        """
+        from limpet.engine.operations.send import send
+
+        return send(self._client, self.run_id, name, value, key)
+
+    asend = async_version(send, changes=True)
 
     def cancel(self) -> None:
         """Stop the run, whichever process executes it. It can be continued from what it saved.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from limpet.engine.loop.driver_commands import Verdict
+from limpet.engine.loop.run_context import WAITING
 from limpet.engine.loop.state_changes import detached
+from limpet.engine.loop.stop_errors import error_of_paused, error_of_waiting
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import HeldElsewhere
-from limpet.errors import Conflict, LimpetError, RunNotFound, RunPaused, UsageError
+from limpet.errors import Conflict, LimpetError, RunNotFound, UsageError
 from limpet.graphs.state import State
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING
 from limpet.journal.waits import Question
@@ -132,11 +134,9 @@ class OpenedRun(Generic[S]):
         if verdict.error is not None:
             raise verdict.error
         if verdict.status == PAUSED:
-            progress = session.progress
-            reason = (
-                f"{progress.reason} — resume({self.id!r}, {_what_to_give(verdict.questions)}) continues it"
-            )
-            raise RunPaused(self.id, reason, verdict.questions, progress.current_node())
+            raise error_of_paused(session.progress, verdict.questions)
+        if verdict.status == WAITING:
+            raise error_of_waiting(session.progress)
         # The run is over, so the caller gets its values as they are, as with the last event.
         return cast(S, session.lifecycle.state._copy())
 
@@ -167,7 +167,10 @@ class Run(OpenedRun[S]):
 
     @property
     def status(self) -> str:
-        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while its last step isn't saved."""
+        """`running`, `paused`, `waiting` (for a message), `completed`, `failed` or `cancelled`.
+
+        `degraded` while its last step isn't saved.
+        """
         self._begin()
         return self._status()
 
@@ -184,7 +187,7 @@ class Run(OpenedRun[S]):
         return self
 
     def result(self) -> S:
-        """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
+        """Run to the end and return the final state. Raises the run's error, `RunPaused` or `RunWaiting`."""
         self.wait()
         return self._result()
 
@@ -217,7 +220,10 @@ class AsyncRun(OpenedRun[S]):
 
     @property
     def status(self) -> str:
-        """`running`, `paused`, `completed`, `failed` or `cancelled`; `degraded` while its last step isn't saved."""
+        """`running`, `paused`, `waiting` (for a message), `completed`, `failed` or `cancelled`.
+
+        `degraded` while its last step isn't saved.
+        """
         return self._status()
 
     @property
@@ -232,7 +238,7 @@ class AsyncRun(OpenedRun[S]):
         return self
 
     async def result(self) -> S:
-        """Run to the end and return the final state. Raises the run's error, or `RunPaused`."""
+        """Run to the end and return the final state. Raises the run's error, `RunPaused` or `RunWaiting`."""
         await self.wait()
         return self._result()
 
@@ -441,10 +447,3 @@ async def _raising_async(
                 pass
             raise event["exception"]
         yield event
-
-
-def _what_to_give(questions: Sequence[Question]) -> str:
-    """The second argument of the `resume` that a paused run waits for."""
-    if len(questions) > 1:
-        return "{question id: answer, …}"
-    return "answer" if questions else "update"

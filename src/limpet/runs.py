@@ -271,6 +271,14 @@ class Runs:
 
     aanswer = async_version(answer, changes=True)
 
+    def send(self, run_id: str, name: str, value: Any, *, key: str | None = None) -> bool:
+        """Send a message to a run, for a node that receives this `name`: see `RunHandle.send`."""
+        from limpet.engine.operations.send import send
+
+        return send(self._client, run_id, name, value, key)
+
+    asend = async_version(send, changes=True)
+
     def export(self, run_id: str, path: str | os.PathLike[str]) -> None:
         """Write a run with its whole journal to one file, replacing a file that exists; `import_` reads it.
 
@@ -397,18 +405,11 @@ class Runs:
         progress: Callable[[Outcome], object] | None,
         filters: Filters,
     ) -> Outcomes:
-        from limpet.engine.operations.bulk import Outcomes, change_one, change_runs, chosen_runs
+        from limpet.engine.operations.bulk import change_chosen, chosen_runs
 
         chosen = chosen_runs(self._client, run_ids, dict(filters), all_runs, limit, change.name)
-        found = change_runs(self._client, chosen, change, dry_run)
-        if isinstance(run_ids, str) and not dry_run:
-            found = iter([change_one(self._client, change, run_ids)])
-        outcomes = Outcomes()
-        for outcome in found:
-            outcomes.append(outcome)
-            if progress is not None:
-                progress(outcome)
-        return outcomes
+        one = run_ids if isinstance(run_ids, str) and not dry_run else None
+        return change_chosen(self._client, change, chosen, one, dry_run, progress)
 
     def _retry(self, run_id: str, update: Mapping[str, Any] | None, deadline: Moment | None) -> None:
         from limpet.engine.operations.retry import retry

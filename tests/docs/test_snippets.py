@@ -45,6 +45,7 @@ from limpet import (
     Workflow,
     errors,
     pause,
+    receive,
     sleep,
     testing,
 )
@@ -350,7 +351,9 @@ def test_every_event_of_a_workflow_is_in_the_reference_key_by_key() -> None:
     assert found == {kind: named_in(row) | {"type"} for kind, row in rows.items()}
 
 
-RUN_EVENTS = ("state", "branch", "interrupt", "pause", "error", "cancelled", "final", "checkpoint_failed")
+RUN_EVENTS = (
+    "state", "branch", "interrupt", "pause", "wait", "error", "cancelled", "final", "checkpoint_failed",
+)  # fmt: skip
 SOMETIMES = {"state": {"branch"}, "interrupt": {"branch"}, "pause": {"branch"}, "branch": {"error"}}
 """What only events of branches have, and those of branches that failed."""
 
@@ -404,6 +407,9 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     unsaved = StateGraph(name="unsaved", observer=observer)
     unsaved.add_node("only").set_entry_point("only").set_finish_point("only")
     events += unsaved.compile(store=Full(), on_save_error="continue").stream({})
+    waiter = StateGraph(name="waiter", observer=observer).add_node("wait", run=lambda state: receive("note"))
+    waiter.set_entry_point("wait").set_finish_point("wait").compile(store=MemoryStore())
+    events += waiter.stream({})
     sleeper = StateGraph(name="sleeper", observer=observer)
     sleeper.add_node("nap", run=lambda state: sleep(3600)).set_entry_point("nap").set_finish_point("nap")
     sleeper.compile(store=MemoryStore()).start({})
@@ -448,6 +454,9 @@ def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = list(flow.stream({}, {"ask": True}, run_id="w"))
     events += flow.stream(2, checkpoint=events[-1]["checkpoint_id"])
     events += flow.stream({})
+    waiting = Workflow("waiting", store=MemoryStore(), observer=observer)
+    waiting.add_task("wait", lambda: receive("note"))
+    events += waiting.stream({})
     cancelled = flow.stream({})
     events.append(next(cancelled))
     cancelled.cancel()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Verbs = _SubParsersAction[ArgumentParser]
 
 EXIT_CODES = """\
-exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused, waiting for an answer · 4 not found
+exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused or waiting · 4 not found
             5 conflict: another process holds the run · 6 the store can't be used"""
 
 EXAMPLES = """\
@@ -246,6 +246,10 @@ def _add_runs_verbs(verbs: Verbs) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change their states first"
     )
     _add_deadline(retry, "a new deadline")
+    send = _add_run_verb(verbs, "send", "run_changes:send", "send a message to a run, for a node to receive")
+    send.add_argument("name", metavar="NAME")
+    send.add_argument("value", metavar="VALUE", help="JSON if possible, otherwise text")
+    send.add_argument("--key", help="of messages with the same name and key, only the first counts")
     _add_runs(_add_verb(verbs, "cancel", "many_runs:cancel", "stop runs before their next nodes"))
     export = _add_run_verb(verbs, "export", "run_changes:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")

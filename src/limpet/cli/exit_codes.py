@@ -32,6 +32,7 @@ _CODES: list[tuple[type[LimpetError], int]] = [
 BY_STATUS = {
     "completed": OK,
     "paused": PAUSED,
+    "waiting": PAUSED,
     "failed": FAILED,
     "cancelled": FAILED,
     "running": OK,

@@ -26,6 +26,7 @@ from limpet.errors import (
     UsageError,
     WrongGraph,
 )
+from limpet.journal.waits import MESSAGE
 
 MAX_SHOWN_PROMPT = 2000
 """How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
@@ -68,6 +69,7 @@ _REMEDIES: dict[Operation, _Remedy] = {
     "export": _Remedy("Export a run with:", "runs export", ("FILE",)),
     "fork": _Remedy("A new run can be forked from one of its steps. List them with:", "runs history"),
     "history": _Remedy("List its steps with:", "runs history"),
+    "send": _Remedy("Send what it waits for with:", "runs send", ("NAME", "VALUE")),
     "result": _Remedy("Look at its result with:", "runs state"),
     "resume": _Remedy("Resume it with:", "resume", needs_graph=True),
     "retry": _Remedy(RETRY_HERE, "resume", needs_graph=True),
@@ -132,6 +134,15 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
         return [
             _answer_command(_describe(question), run_id, info.questions, args, number)
             for number, question in enumerate(info.questions)
+        ]
+    if info.shown_status == "waiting":
+        return [
+            NextCommand(
+                f"{wait.node} waits for the {wait.kind} {wait.name}. Send it with:",
+                command_line("runs send", args, run_id, wait.name, "VALUE"),
+            )
+            for wait in info.waits
+            if wait.kind == MESSAGE
         ]
     if info.status == "damaged":
         return [NextCommand("What of it can be read:", command_line("store verify", args, run_id))]

@@ -100,7 +100,7 @@ class State(dict[str, Any]):
         from importlib import import_module
 
         # By its name, as the stores belong to a layer above this one.
-        import_module("limpet.engine.operations.hand_checkpoint").save_state(store, self)
+        import_module("limpet.engine.sessions.hand_checkpoint").save_state(store, self)
 
     def __repr__(self) -> str:
         return f"State({self._shown()!r})"

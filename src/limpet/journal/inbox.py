@@ -1,7 +1,8 @@
 """What a run has beside its journal: what is posted to it, and its output. How each is written and read.
 
 This is the file to open for a new kind of post: give it a name, a function that makes it, and a case in
-`engine/loop/taking_in.py`, which is where a run takes posts in.
+`engine/loop/taking_in.py`, which is where a run takes posts in. A kind that nodes wait for is a *letter*: it needs
+only a name in `LETTERS`, and a function in `engine/node_context` that waits for it, as `messages.py` does.
 
 The key of a post says what it is about. A store takes each key once, so that a post which is sent again, after a
 crash or a broken connection, counts once.
@@ -16,11 +17,14 @@ from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.encoding.codec import decode, decode_for_viewing, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.store import Post
+from limpet.journal.waits import MESSAGE
 
 CANCEL = "cancel"
 """A request to cancel the run."""
 ANSWER = "answer"
 """The answer to one question."""
+LETTERS = (MESSAGE,)
+"""The kinds that nodes wait for, and that wait for nodes: see `waits.deliver`."""
 
 
 class Posted(NamedTuple):
@@ -54,6 +58,16 @@ def answer_post(run_id: str, question: str, answer: Any, at: float, number: int 
     if number > 1:
         kind = f"{ANSWER}.{number}"
     return _new_post(run_id, f"{kind}:{question}", data)
+
+
+def letter_post(run_id: str, kind: str, name: str, value: Any, at: float, key: str) -> NewPost:
+    """What nodes wait for by this kind and name, sent at this time by the store's clock.
+
+    A store takes each key once for each kind and name. Raises `UnstorableValue`.
+    """
+    encode(value, kind)
+    data = {"kind": kind, "name": name, "value": value, "at": at}
+    return _new_post(run_id, f"{kind}:{name}\n{key}", data)
 
 
 def is_cancel(key: str) -> bool:

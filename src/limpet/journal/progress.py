@@ -16,7 +16,7 @@ from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.store import CANCELLED, PAUSED, RUNNING
-from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, INTERRUPTED, NEXT_ATTEMPT, Question
+from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, INTERRUPTED, NEXT_ATTEMPT, PostWait, Question
 
 DONE = "__end__"
 """The position of a run, or of a branch, after its last node."""
@@ -35,8 +35,11 @@ class Progress:
     the ended attempts of the node at this position. `answers`, the prompts that were `asked` for them, the ids of
     those to be `hidden`, and `memos` belong to the same node. `timers` are the times until which the node sleeps or
     its questions can be answered: nothing happens at the position before the `ARRIVAL` timer, nor before the
-    `NEXT_ATTEMPT` timer, which a resume doesn't wait for. `crashes` is how many holders had crashed when the last
-    record was written. `deadline` is when a run that hasn't ended fails, by the store's clock.
+    `NEXT_ATTEMPT` timer, which a resume doesn't wait for. `waits` is what the node waits for besides that, and
+    `received` what it has received, by call, as a `waits.Letter`; None where none came in time. The run itself has a
+    `mailbox`: by box, the numbers and values of letters that no node has received, in order; `letters` is the number
+    of the newest. `crashes` is how many holders had crashed when the last record was written. `deadline` is when a
+    run that hasn't ended fails, by the store's clock.
 
     `section` has the branches at this position. Before a branch begins, `start` is what it will start with: its
     whole state, or what is put over a copy of its `base`, the state of the run that it branches from. Values are
@@ -67,6 +70,10 @@ class Progress:
     hidden: list[str] = field(default_factory=list)
     memos: dict[str, Any] = field(default_factory=dict)
     timers: dict[str, float] = field(default_factory=dict)
+    waits: list[PostWait] = field(default_factory=list)
+    received: dict[str, Any] = field(default_factory=dict)
+    mailbox: dict[str, list[list[Any]]] = field(default_factory=dict)
+    letters: int = 0
     error: dict[str, Any] | None = None
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
@@ -110,7 +117,15 @@ class Progress:
             self.phase = BEFORE
         self.cleared = False
         # Most nodes leave nothing to reset. One test is cheaper than eight assignments at every step.
-        if self.attempts or self.answers or self.memos or self.error or self.section or self.timers:
+        if (
+            self.attempts
+            or self.answers
+            or self.memos
+            or self.error
+            or self.section
+            or self.timers
+            or self.received
+        ):
             self.attempts = 0
             self.error = None
             self._forget_node()
@@ -118,12 +133,14 @@ class Progress:
     def move(self, changes: Mapping[str, Any]) -> None:
         """Something other than a completed node happened: set the named fields.
 
-        Four names aren't fields but events of the run and its branches: see `waits.RESUME`, `waits.ANSWER`,
-        `waits.EXPIRE` and `waits.RETRY_BRANCHES`.
+        Some names aren't fields but events of the run and its branches: see `waits.RESUME`, `waits.ANSWER` and those
+        that follow them.
         """
         for name, value in changes.items():
             if name == "questions":
                 self.questions = [Question(**each) for each in value]
+            elif name == "waits":
+                self.waits = [PostWait(**each) for each in value]
             elif name == waits.RESUME:
                 waits.resume(self, value)
             elif name == waits.ANSWER:
@@ -132,6 +149,12 @@ class Progress:
                 waits.expire_questions(self, value)
             elif name == waits.RETRY_BRANCHES:
                 waits.retry_branches(self)
+            elif name == waits.DELIVER:
+                waits.deliver(self, value)
+            elif name == waits.RECEIVE:
+                waits.receive(self, *value)
+            elif name == waits.EXPIRE_WAITS:
+                waits.expire_waits(self, value)
             else:
                 setattr(self, name, value)
 
@@ -169,7 +192,7 @@ class Progress:
         new_crashes = max(crashes - self.crashes, 0)
         self.crashes = crashes
         scope: Progress | None = self
-        while new_crashes and scope is not None and scope.status == RUNNING:
+        while new_crashes and scope is not None and scope.status == RUNNING and not scope.waits:
             if scope.section is not None:
                 scope = scope.section.only_unfinished
                 continue
@@ -213,7 +236,7 @@ class Progress:
         self.visits = {}
         self.path.clear()
         # A node that completed left nothing to forget. One whose failure ends the branch may have.
-        if self.answers or self.memos or self.section or self.timers:
+        if self.answers or self.memos or self.section or self.timers or self.received:
             answers = self.answers
             self._forget_node()
             # The section's step isn't over, so its closed questions still count.
@@ -274,9 +297,9 @@ class Progress:
                 yield from child.branches_under_way((*path, key))
 
     def stopped_branches(self) -> Iterator[tuple[tuple[Key, ...], Progress]]:
-        """The branches that wait for an answer, an approval or a retry, with the path to each."""
+        """The branches that wait for an answer, an approval, a retry or a letter, with the path to each."""
         for path, branch in self.branches_under_way():
-            if branch.status != RUNNING:
+            if branch.status != RUNNING or branch.waits:
                 yield path, branch
 
     def current_node(self) -> str:
@@ -312,7 +335,7 @@ class Progress:
     def due(self) -> float | None:
         """When the run needs a process, by the store's clock: to continue, or to fail at its deadline.
 
-        None if it has no deadline and waits for an answer.
+        None if it has no deadline and waits for an answer, or for a letter.
         """
         continues = self.continues_at()
         if self.deadline is None or continues is None:
@@ -320,16 +343,38 @@ class Progress:
         return min(continues, self.deadline)
 
     def continues_at(self) -> float | None:
-        """From when on the run can continue by itself, by the store's clock; None if it waits for an answer."""
+        """From when on the run can continue by itself, by the store's clock; None if it waits for others."""
         times: list[float | None]
         if self.section is not None and any(not child.done for child in self.section.children.values()):
             times = [child.continues_at() for child in self.section.children.values() if not child.done]
+        elif self.waits:
+            times = [wait.deadline for wait in self.waits]
         elif self.status == RUNNING:
             times = [0.0]
         else:
             times = [question.deadline for question in self.questions]
         known = [time for time in times if time is not None]
         return max(min(known), self.sleeps_until) if known else None
+
+    def can_run(self) -> bool:
+        """Whether a node can be called here or in a branch, now or after a sleep: not all of it waits for others."""
+        if self.section is not None and any(not child.done for child in self.section.children.values()):
+            return any(child.can_run() for child in self.section.children.values() if not child.done)
+        return self.status == RUNNING and not self.waits
+
+    def due_when_released(self) -> float | None:
+        """The due time of a run that its process leaves as it is: at once, unless it waits for a time or a letter."""
+        due = self.due()
+        if due is None and not self.all_waits():
+            return 0.0
+        return due
+
+    def all_waits(self) -> list[PostWait]:
+        """What nodes wait for besides answers, here and in branches."""
+        found = list(self.waits)
+        for _, branch in self.branches_under_way():
+            found += branch.waits
+        return found
 
     @property
     def sleeps_until(self) -> float:
@@ -395,4 +440,6 @@ class Progress:
         self.hidden = []
         self.memos = {}
         self.timers = {}
+        self.waits = []
+        self.received = {}
         self.section = None

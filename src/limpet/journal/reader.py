@@ -14,7 +14,7 @@ from limpet.journal.record_shapes import decode_records
 from limpet.journal.records import MOVE, NESTED, SNAPSHOT, STEP, apply_record
 from limpet.journal.snapshots import RECORD_WEIGHT
 from limpet.journal.store import COMPLETED, MISSING, PAUSED, RUNNING, Tail
-from limpet.journal.waits import EXPIRE, RESUME, Question
+from limpet.journal.waits import DELIVER, EXPIRE, RESUME, Letter, Question
 
 
 class Checkpoint(NamedTuple):
@@ -191,6 +191,17 @@ def _closes(record: list[Any]) -> int:
     if record[0] != MOVE:
         return 0
     return len(record[4].get(RESUME, ())) + len(record[4].get(EXPIRE, ()))
+
+
+def letters_after(tail: Tail, step: int) -> list[Letter]:
+    """The letters that a run has taken in after `step`, as far as its records can be read."""
+    found = []
+    for _, record in read_records_or_damage(ViewedTail(*tail)):
+        # Records of earlier steps may come again: deleting old checkpoints repeats newer ones.
+        if isinstance(record, DamagedRecord) or record[1] <= step or record[0] != MOVE:
+            continue
+        found += [Letter(box, number, value) for box, number, value, _ in record[4].get(DELIVER, ())]
+    return found
 
 
 def next_unused_step(tail: Tail) -> int:

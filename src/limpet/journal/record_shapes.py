@@ -8,20 +8,20 @@ values of a state are the user's and may be anything that can be stored.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from limpet.journal import waits
 from limpet.journal.encoding.codec import decode, decode_for_viewing
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP, unbundle
 from limpet.journal.store import STATUSES
-from limpet.journal.waits import AFTER, ANSWER, BEFORE, EXPIRE, FAILED_PHASE, RESUME, RETRY_BRANCHES, Question
+from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE, PostWait, Question
 
 FIRST_TIME = -62_135_596_800
 LAST_TIME = 253_402_300_799
 """The first and the last second that a `datetime` can have."""
-
 COUNT_LIMIT = 2**63
 """All counts are smaller. Databases store no larger numbers."""
-
 MAX_NESTING = 50
 """How deep sections may be nested in each other."""
 
@@ -65,8 +65,7 @@ def read_summary(note: bytes) -> dict[str, Any]:
     for name, is_valid in _SUMMARY.items():
         if name in summary:
             _need(is_valid(summary[name]), f"its {name}", summary[name])
-    found: dict[str, Any] = summary
-    return found
+    return dict(summary)
 
 
 def is_prunable(note: bytes) -> bool:
@@ -130,7 +129,7 @@ def _check_nested(record: list[Any]) -> None:
     _need_length(record, 6)
     path = record[4]
     inner = record[5]
-    _need(_is_list_of(_is_key, path) and bool(path), "its path", path)
+    _need(_is_path(path) and bool(path), "its path", path)
     if type(inner) is not list or len(inner) < 5 or inner[0] not in _IN_BRANCHES:
         raise ValueError("its record of a branch is of an unknown kind")
     _check_record(inner)
@@ -312,10 +311,6 @@ def _is_trial(value: Any) -> bool:
     )
 
 
-def _is_list_of_questions(value: Any) -> bool:
-    return _is_list_of(_is_question, value)
-
-
 def _is_question(value: Any) -> bool:
     return (
         _has_str_keys(value)
@@ -324,15 +319,36 @@ def _is_question(value: Any) -> bool:
     )
 
 
-def _are_states(value: Any) -> bool:
-    return _is_list_of(_is_start, value)
+def _is_wait(value: Any) -> bool:
+    return (
+        _has_str_keys(value)
+        and {"kind", "name", "key", "node"} <= value.keys() <= set(PostWait._fields)
+        and all(_is_timer(each) if name == "deadline" else _is_str(each) for name, each in value.items())
+    )
 
 
-def _is_start(value: Any) -> bool:
-    return _is_list(value) and len(value) == 2 and _is_key(value[0]) and _has_str_keys(value[1])
+def _has_parts(*checks: Check | None) -> Check:
+    """Whether a value is a list that has a part for each check, and passes it. None means any part."""
+
+    def fits(value: Any) -> bool:
+        return (
+            type(value) is list
+            and len(value) == len(checks)
+            and all(not check or check(part) for check, part in zip(checks, value, strict=True))
+        )
+
+    return fits
 
 
 _STR = frozenset({str})
+_are_questions = partial(_is_list_of, _is_question)
+_are_waits = partial(_is_list_of, _is_wait)
+_is_letter = _has_parts(_is_str, _is_count, None)
+_is_numbered = _has_parts(_is_count, None)
+_is_path = partial(_is_list_of, _is_key)
+_is_addressee = _has_parts(_is_path, _is_str)
+_is_delivery = _has_parts(_is_str, _is_count, None, lambda each: each is None or _is_addressee(each))
+_is_receipt = _has_parts(_is_path, _is_str, _is_str, _is_bool)
 
 _IN_BRANCHES = (STEP, MOVE, MEMO, OPEN)
 
@@ -371,12 +387,16 @@ _FIELDS: dict[str, Check] = {
     "visits": lambda value: _is_dict_of(_is_count, value),
     "path": _is_list_of_strs,
     "attempts": _is_count,
-    "questions": _is_list_of_questions,
+    "questions": _are_questions,
     "answers": _has_str_keys,
     "asked": lambda value: _is_dict_of(_is_str, value),
     "hidden": _is_list_of_strs,
     "memos": _has_str_keys,
     "timers": lambda value: _is_dict_of(_is_timer, value),
+    "waits": _are_waits,
+    "received": lambda value: _is_dict_of(lambda kept: kept is None or _is_letter(kept), value),
+    "mailbox": lambda value: _is_dict_of(lambda box: bool(box) and _is_list_of(_is_numbered, box), value),
+    "letters": _is_count,
     "error": _is_error,
     "config": _is_dict,
     "meta": _is_metadata,
@@ -388,10 +408,13 @@ _FIELDS: dict[str, Check] = {
 
 _MOVES: dict[str, Check] = {
     **{name: _FIELDS[name] for name in _FIELDS if name not in ("run_id", "step", "path")},
-    RESUME: _has_str_keys,
-    ANSWER: _has_str_keys,
-    EXPIRE: _is_list_of_strs,
-    RETRY_BRANCHES: _is_bool,
+    waits.RESUME: _has_str_keys,
+    waits.ANSWER: _has_str_keys,
+    waits.EXPIRE: _is_list_of_strs,
+    waits.RETRY_BRANCHES: _is_bool,
+    waits.DELIVER: partial(_is_list_of, _is_delivery),
+    waits.RECEIVE: _is_receipt,
+    waits.EXPIRE_WAITS: _is_timer,
 }
 
 _OPENING: dict[str, Check] = {
@@ -403,7 +426,7 @@ _OPENING: dict[str, Check] = {
     "item": _is_optional_str,
     "over": _is_optional_str,
     "items": _is_list,
-    "states": _are_states,
+    "states": partial(_is_list_of, _has_parts(_is_key, _has_str_keys)),
     "inside": _is_bool,
     "kept": _is_list_of_strs,
     "layer": _is_count,
@@ -420,6 +443,8 @@ _SUMMARY: dict[str, Check] = {
     "phase": _is_phase,
     "reason": _is_optional_str,
     "error": _is_error,
-    "questions": _is_list_of_questions,
+    "questions": _are_questions,
+    "waits": _are_waits,
+    "mailbox": lambda value: _is_dict_of(_is_count, value),
     "deadline": _is_timer,
 }

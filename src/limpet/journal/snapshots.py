@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from limpet.journal.progress import DONE, PATH_KEPT, Progress
-from limpet.journal.waits import Question
+from limpet.journal.waits import PostWait, Question
 
 RECORD_WEIGHT = 256
 """What reading one more record costs, in bytes of a record that cost as much to read."""
@@ -97,6 +97,8 @@ def snapshot_fields(progress: Progress) -> dict[str, Any]:
         data["path"] = list(progress.path)
     if progress.questions:
         data["questions"] = [each.to_data() for each in progress.questions]
+    if progress.waits:
+        data["waits"] = [each.to_data() for each in progress.waits]
     if progress.section is not None:
         branches = []
         for key, child in progress.section.children.items():
@@ -123,6 +125,7 @@ def restore_snapshot(progress: Progress, data: dict[str, Any], state: dict[str, 
     progress.state = state
     progress.path = deque(data.get("path", ()), PATH_KEPT)
     progress.questions = [Question(**each) for each in data.get("questions", ())]
+    progress.waits = [PostWait(**each) for each in data.get("waits", ())]
     progress.section = None
     if "section" in data:
         opening, branches = data["section"]
@@ -144,11 +147,11 @@ def _restore_branch(
     branch.step = data["step"]
 
 
-# The fields that are stored as they are. The others are stored apart (state, path, questions, section), belong to
-# every record (step, crashes), or follow from the section that a branch is in (base, start, changed).
+# The fields that are stored as they are. The others are stored apart (state, path, questions, waits, section), belong
+# to every record (step, crashes), or follow from the section that a branch is in (base, start, changed).
 _PLAIN_FIELDS = [
     each.name
     for each in fields(Progress)
     if each.name
-    not in ("state", "path", "questions", "step", "crashes", "section", "base", "start", "changed")
+    not in ("state", "path", "questions", "waits", "step", "crashes", "section", "base", "start", "changed")
 ]

@@ -1,17 +1,23 @@
-"""What a run or a branch waits for (answers, approvals, retries, time), and how it continues.
+"""What a run or a branch waits for (answers, approvals, retries, time, messages), and how it continues.
 
-`Progress` has the questions and timers. The functions here change it when the wait ends. `Progress.move` calls them
-for the names below, live and when the journal is read.
+`Progress` has the questions, timers and waits. The functions here change it when the wait ends. `Progress.move` calls
+them for the names below, live and when the journal is read.
+
+A *letter* is a post that a node can wait for, such as a message. When the run takes it in, the first node that waits
+for it gets it; else it waits in the run's *mailbox*, in order, until a node receives it. What a node has received is
+kept until its step completes. So each letter is in one place at any time, and a node that is called again gets the
+same one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
 
 if TYPE_CHECKING:
+    from limpet.journal.open_parallel_section import Key
     from limpet.journal.progress import Progress
 
 BEFORE = "before"
@@ -35,6 +41,15 @@ EXPIRE = "time_passed"
 """Deadlines have passed; the value lists the ids of the questions. See `expire_questions`."""
 RETRY_BRANCHES = "section_again"
 """A node that runs a graph is retried: the failed branches of its section are, too. See `retry_branches`."""
+DELIVER = "delivered"
+"""Letters have come; the value lists them as `addressed` makes them. See `deliver`."""
+RECEIVE = "taken"
+"""A node takes a letter; the value is the node's path, the box, the call's key, whether it is too late: `receive`."""
+EXPIRE_WAITS = "waits_over"
+"""The deadlines of waits for letters have passed; the value is the time up to which. See `expire_waits`."""
+
+MESSAGE = "message"
+"""The kind of a wait for a message that is sent to the run, and of its post."""
 
 
 class Question(NamedTuple):
@@ -58,6 +73,73 @@ class Question(NamedTuple):
         if not self.secret:
             del data["secret"]
         return data
+
+
+class PostWait(NamedTuple):
+    """What a node waits for besides an answer: a post of this kind and name, until the deadline if there is one.
+
+    `node` is its full name. `key` distinguishes the calls of one node that wait for the same name.
+    """
+
+    kind: str
+    name: str
+    key: str
+    node: str
+    deadline: float | None = None
+    """Until when it waits, by the store's clock."""
+
+    @property
+    def box(self) -> str:
+        """The box of the mailbox that it is delivered to."""
+        return box_of(self.kind, self.name)
+
+    @property
+    def received_as(self) -> str:
+        """Under which key its node finds what it received."""
+        return received_key(self.box, self.key)
+
+    def to_data(self) -> dict[str, Any]:
+        """The wait as plain data."""
+        data = self._asdict()
+        if self.deadline is None:
+            del data["deadline"]
+        return data
+
+
+def reason_of(waits: Sequence[PostWait]) -> str:
+    """Why a run stands still that waits for these."""
+    return "; ".join(f"{wait.node!r} waits for the {wait.kind} {wait.name!r}" for wait in waits)
+
+
+class Letter(NamedTuple):
+    """A post that nodes receive. Letters of a run are numbered 1, 2, 3 … in the order in which it took them in."""
+
+    box: str
+    number: int
+    value: Any
+
+
+class SentLetter(NamedTuple):
+    """A letter that the run hasn't taken in, and when it was sent, by the store's clock."""
+
+    box: str
+    value: Any
+    sent: float
+
+
+def box_of(kind: str, name: str) -> str:
+    """The box for posts of this kind and name. No kind has a colon in its name."""
+    return f"{kind}:{name}"
+
+
+def box_name(box: str) -> str:
+    """The name of the posts in a box."""
+    return box.partition(":")[2]
+
+
+def received_key(box: str, key: str) -> str:
+    """The key of what a node received: no name has a line break in it, so no two are the same."""
+    return f"{box}\n{key}"
 
 
 def resume(progress: Progress, answers: Mapping[str, Any]) -> None:
@@ -85,6 +167,99 @@ def expire_questions(progress: Progress, expired: Sequence[str]) -> None:
     if progress.status == PAUSED and progress.section is not None and progress.continues_at() is not None:
         progress.status = RUNNING
         progress.reason = None
+
+
+def addressed(root: Progress, letters: Sequence[SentLetter]) -> list[list[Any]]:
+    """Letters that have come, numbered, each with the node that gets it: its path, and the key of its call.
+
+    That is None for a letter that no node waits for: it goes into the mailbox. Of several nodes that wait for the
+    same, the first gets the oldest. A node whose deadline had passed when the letter was sent doesn't get it.
+    """
+    waiting = list(_waiting(root))
+    found = []
+    for number, letter in enumerate(letters, root.letters + 1):
+        for place, (path, _, wait) in enumerate(waiting):
+            if wait.box == letter.box and (wait.deadline is None or wait.deadline > letter.sent):
+                del waiting[place]
+                found.append([letter.box, number, letter.value, [list(path), wait.key]])
+                break
+        else:
+            found.append([letter.box, number, letter.value, None])
+    return found
+
+
+def deliver(root: Progress, letters: Sequence[Sequence[Any]]) -> None:
+    """Hand letters to the nodes that they are addressed to, or put them into the mailbox."""
+    for box, number, value, addressee in letters:
+        root.letters = number
+        if addressee is None:
+            root.mailbox.setdefault(box, []).append([number, value])
+        else:
+            path, key = addressee
+            _end_wait(root.branch_at(path), box, key, [box, number, value])
+
+
+def receive(root: Progress, path: Sequence[Key], box: str, key: str, expired: bool) -> None:
+    """The node at `path` takes the oldest letter in the box; or it is too late for one, if that `expired`."""
+    progress = root.branch_at(path)
+    progress.begin_branch()
+    if expired:
+        progress.received[received_key(box, key)] = None
+        return
+    letters = root.mailbox[box]
+    number, value = letters.pop(0)
+    if not letters:
+        del root.mailbox[box]
+    progress.received[received_key(box, key)] = [box, number, value]
+
+
+def expire_waits(root: Progress, now: float) -> None:
+    """The nodes that have waited until their deadlines run again, without a letter."""
+    for _, progress, wait in list(_waiting(root)):
+        if wait.deadline is not None and wait.deadline <= now:
+            _end_wait(progress, wait.box, wait.key, None)
+
+
+def has_expired_wait(root: Progress, now: float) -> bool:
+    """Whether a node has waited until its deadline, or longer."""
+    return any(wait.deadline is not None and wait.deadline <= now for _, _, wait in _waiting(root))
+
+
+def give_back(root: Progress, later: Sequence[Letter] = ()) -> None:
+    """Put what nodes have received that haven't completed back into the mailbox, and `later` letters, in order."""
+    letters = [*later]
+    _collect_received(root, letters)
+    for box, kept in root.mailbox.items():
+        letters += [Letter(box, number, value) for number, value in kept]
+    root.mailbox = {}
+    # A letter may be among them twice: deleting old checkpoints repeats records.
+    for number, letter in sorted({letter.number: letter for letter in letters}.items()):
+        root.mailbox.setdefault(letter.box, []).append([number, letter.value])
+        root.letters = max(root.letters, number)
+
+
+def _collect_received(progress: Progress, letters: list[Letter]) -> None:
+    letters += [Letter(*kept) for kept in progress.received.values() if kept is not None]
+    progress.received = {}
+    progress.waits = []
+    if progress.section is not None:
+        for child in progress.section.children.values():
+            if not child.done:
+                _collect_received(child, letters)
+
+
+def _waiting(progress: Progress) -> Iterator[tuple[Sequence[Key], Progress, PostWait]]:
+    """All waits, here and in branches, in the order of the branches, with the path to each."""
+    for wait in progress.waits:
+        yield (), progress, wait
+    for path, branch in progress.branches_under_way():
+        for wait in branch.waits:
+            yield path, branch, wait
+
+
+def _end_wait(progress: Progress, box: str, key: str, letter: list[Any] | None) -> None:
+    progress.waits = [wait for wait in progress.waits if (wait.box, wait.key) != (box, key)]
+    progress.received[received_key(box, key)] = letter
 
 
 def retry_branches(progress: Progress) -> None:

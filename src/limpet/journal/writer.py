@@ -22,7 +22,7 @@ from limpet.journal.records import (
     step_record,
 )
 from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
-from limpet.journal.store import COMPLETED, Commit, Labels
+from limpet.journal.store import COMPLETED, ENDED, Commit, Labels
 
 
 class JournalWriter:
@@ -42,6 +42,7 @@ class JournalWriter:
         "fence",
         "newest_snapshot",
         "on_large",
+        "recorded_posts",
         "run_id",
         "sequence",
         "takes",
@@ -55,6 +56,8 @@ class JournalWriter:
         """The number of the newest snapshot, as far as this writer knows."""
         self.takes = 0
         """The number of the newest post that the pending records take in; 0 for none."""
+        self.recorded_posts = 0
+        """The number of the newest post of which a record was made, although a commit with it may be refused."""
         self._envelope = Envelope(run_id)
         self.on_large: Callable[[int], None] | None = None
         self._snapshots = SnapshotPolicy(weight, size)
@@ -210,11 +213,17 @@ def summary(progress: Progress) -> Summary:
     }
     if progress.deadline is not None:
         described["deadline"] = progress.deadline
+    waits_for = ""
+    if progress.status not in ENDED and (waits := progress.all_waits()):
+        described["waits"] = [wait.to_data() for wait in waits]
+        waits_for = waits[0].kind
+    if progress.mailbox:
+        described["mailbox"] = {box: len(letters) for box, letters in progress.mailbox.items()}
     settings = progress.meta.get("settings")
     if progress.status == COMPLETED and isinstance(settings, dict) and settings.get("preserve") is False:
         described["prunable"] = True
     node = "" if progress.done else progress.current_node()
-    return Summary(described, Labels(node, (progress.error or {}).get("type", "")))
+    return Summary(described, Labels(node, (progress.error or {}).get("type", ""), waits_for))
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

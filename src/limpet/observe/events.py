@@ -22,6 +22,7 @@ user's store couldn't delete it | run_id, node, step, error |
 | `branch.complete` | a parallel branch has ended | run_id, branch, error (bool), duration (seconds) |
 | `run.pause` | a run pauses for an answer or an approval | run_id, node, reason |
 | `run.sleep` | a run is released until it is due | run_id, node, due (seconds since the epoch, store's clock) |
+| `run.wait` | a run is released until a message comes | run_id, node, waits (kind, name, node, deadline of each) |
 | `run.fail` | a run has failed | run_id, node, error |
 | `run.cancel` | a run was cancelled | run_id, node |
 | `state.create`, `state.clone`, `state.set`, `state.merge` | a `State` was created, copied, changed | what was done |
@@ -59,6 +60,7 @@ BRANCH_START = "branch.start"
 BRANCH_COMPLETE = "branch.complete"
 RUN_PAUSE = "run.pause"
 RUN_SLEEP = "run.sleep"
+RUN_WAIT = "run.wait"
 RUN_FAIL = "run.fail"
 RUN_CANCEL = "run.cancel"
 
@@ -86,6 +88,7 @@ EVENT_TYPES = (
     BRANCH_COMPLETE,
     RUN_PAUSE,
     RUN_SLEEP,
+    RUN_WAIT,
     RUN_FAIL,
     RUN_CANCEL,
 )

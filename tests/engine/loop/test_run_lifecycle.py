@@ -14,9 +14,11 @@ from limpet import (
     RunCancelled,
     RunPaused,
     RunQuarantined,
+    RunWaiting,
     State,
     StateGraph,
     pause,
+    receive,
     sleep,
 )
 from limpet.engine.drivers.sync_driver import drive
@@ -166,6 +168,14 @@ def starts_and_completes(store: RecordingStore) -> None:
         graph.fork("complete", 1)
 
 
+def waits_for_a_message(store: RecordingStore) -> None:
+    graph = graph_of(store, lambda state: {"n": receive("number")})
+    run_to_stop(graph, "waits", RunWaiting)
+    graph.send("waits", "number", 1)
+    with store.during(RESUME):
+        graph.resume("waits")
+
+
 def is_interrupted(store: RecordingStore) -> None:
     graph = graph_of(store, nothing, nothing, interrupt_before=["n2"])
     run_to_stop(graph, "interrupted", RunPaused)
@@ -257,6 +267,7 @@ def crashes_too_often(store: RecordingStore) -> None:
 
 SCENARIOS = [
     starts_and_completes,
+    waits_for_a_message,
     is_interrupted,
     asks_and_is_answered,
     asks_and_is_cancelled,

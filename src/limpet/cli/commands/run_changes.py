@@ -1,6 +1,7 @@
-"""`runs fork`, `rollback`, `export`, `import`: change a stored run, or copy it. `many_runs` has what many runs take.
+"""`runs send`, `fork`, `rollback`, `export`, `import`: change a stored run, or copy it.
 
-None of these runs a node. Only `fork` and `rollback` need the code of the run's graph.
+`many_runs` has what many runs take. None of these runs a node. Only `fork` and `rollback` need the code of the run's
+graph.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from limpet.cli.project import (
     find_store,
     graph_named,
 )
+from limpet.cli.values import read_value
 from limpet.errors import UsageError
 from limpet.journal.store import Store
 
@@ -39,6 +41,21 @@ def rollback(args: Namespace, output: Output) -> int:
     store, graph = _store_and_graph(args, output, changes=True)
     Runs(store, graph).rollback(args.run, args.step)
     return _done({"run_id": args.run, "step": args.step}, f"rolled back to step {args.step}", args, output)
+
+
+def send(args: Namespace, output: Output) -> int:
+    """Send a message to a run."""
+    runs = find_run(args, output, changes=True)
+    is_new = runs.send(args.run, args.name, read_value(args.value), key=args.key)
+    if output.json:
+        output.result({"run_id": args.run, "name": args.name, "new": is_new})
+        return OK
+    if is_new:
+        output.message(f"sent {args.name} to run {args.run}")
+    else:
+        output.message(f"run {args.run} has got {args.name} with the key {args.key} before: nothing was sent")
+    suggest_next(runs.get(args.run).info, args, output)
+    return OK
 
 
 def export(args: Namespace, output: Output) -> int:

@@ -82,6 +82,8 @@ def show(args: Namespace, output: Output) -> int:
             "step": info.step,
             "node": node_of(info),
             "why": info.reason,
+            "waits for": waits_of(info),
+            "messages": _messages_of(info),
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
             "deadline": _deadline(info),
@@ -188,7 +190,28 @@ def _facts(info: RunInfo) -> dict[str, Any]:
         "cursor": info.cursor,
         "node": node_of(info),
         "questions": [question._asdict() for question in info.questions],
+        "waits": [wait._asdict() for wait in info.waits],
+        "messages": dict(info.messages),
     }
+
+
+def waits_of(info: RunInfo) -> str | None:
+    """What nodes of a run wait for, such as messages, with the deadlines."""
+    found = []
+    for wait in info.waits:
+        limit = ""
+        if wait.deadline is not None:
+            limit = f" (until {utc_time(wait.deadline)} UTC)"
+        found.append(f"the {wait.kind} {wait.name}, at {wait.node}{limit}")
+    return "; ".join(found) or None
+
+
+def _messages_of(info: RunInfo) -> str | None:
+    """How many messages wait for a run, by name, and how many posts no process has taken in."""
+    found = [f"{count} {name}" for name, count in info.messages.items()]
+    if info.inbox:
+        found.append(f"{info.inbox} not taken in yet")
+    return ", ".join(found) or None
 
 
 def holder_of(info: RunInfo) -> str | None:
@@ -272,6 +295,8 @@ def _summary(info: RunInfo, output: Output, known: set[str] | None = None) -> st
             return f"due {_due(info, output)}"
         case "retrying":
             return f"due {_due(info, output)}: {(info.error or {}).get('message', '')}"
+        case "waiting":
+            return f"waits for {waits_of(info)}"
         case "abandoned":
             return "its process crashed"
         case _:

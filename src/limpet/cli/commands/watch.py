@@ -158,8 +158,18 @@ def _described(event: Event) -> str | None:
             return _prompts(event) or error
         case "answer":
             return "answered"
+        case "deadline" if not event["questions"]:
+            return "no message came in time"
         case "deadline":
             return "a question was withdrawn at its deadline"
+        case "message":
+            return f"the message {event['name']} has come"
+        case "receive":
+            return f"the message {event['name']} was received"
+        case "wait":
+            return "; ".join(
+                f"{wait['node']} waits for the {wait['kind']} {wait['name']}" for wait in event["waits"]
+            )
         case "resume":
             return "continues"
         case "update":

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
 
 from limpet.engine.leases.held_lease import StopRequest
-from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Waiting
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
-from limpet.engine.node_context.questions import CallAbandoned, Pause, Sleep
+from limpet.engine.node_context.questions import CallAbandoned, Pause, PostAwaited, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError
 from limpet.graphs.state import AccessLog, State, TrackedState
 from limpet.journal.encoding.codec import encode
@@ -68,7 +68,7 @@ def call_node(task: NodeContext) -> Any:
 
 def _outcome_of(
     task: NodeContext, error: BaseException, is_failure: Callable[[BaseException], bool]
-) -> Asked | Sleeping | Cancelled | Failed:
+) -> Asked | Sleeping | Waiting | Cancelled | Failed:
     """The outcome of a node that raised this. What isn't an `Exception` is raised again, unless it `is_failure`."""
     if task is _forked_in:
         _end_child(error)
@@ -77,6 +77,8 @@ def _outcome_of(
             return Asked(error.question, error.note)
         case Sleep():
             return Sleeping(error.timer, error.until)
+        case PostAwaited():
+            return Waiting(error.wait)
         case CallAbandoned():
             return Cancelled()
         case Exception():
@@ -346,10 +348,8 @@ class NodeInterrupt:
         self.stop = stop
         self.cancelled_before = 0
         """How often that task had been cancelled before it awaited the node."""
-        self.is_armed = False
-        """Whether a node is awaited."""
-        self.is_made = False
-        """Whether it was interrupted."""
+        self.is_armed = False  # whether a node is awaited
+        self.is_made = False  # whether it was interrupted
         self.use_current_task()
         stop.interrupts.add(self.request)
 
@@ -389,7 +389,7 @@ def _may_come_of_cancel(error: BaseException) -> bool:
     """Whether what a node raised after its run was cancelled doesn't matter. It is logged if it isn't the usual."""
     from asyncio import CancelledError
 
-    if isinstance(error, (Pause, Sleep, KeyboardInterrupt, SystemExit, GeneratorExit)):
+    if isinstance(error, (Pause, Sleep, PostAwaited, KeyboardInterrupt, SystemExit, GeneratorExit)):
         return False
     if not isinstance(error, (CancelledError, CallAbandoned)):
         from logging import getLogger

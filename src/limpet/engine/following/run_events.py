@@ -20,7 +20,19 @@ from limpet.journal.open_parallel_section import Key
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP
 from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
-from limpet.journal.waits import ANSWER, ARRIVAL, EXPIRE, NEXT_ATTEMPT, RESUME
+from limpet.journal.waits import (
+    ANSWER,
+    ARRIVAL,
+    DELIVER,
+    EXPIRE,
+    EXPIRE_WAITS,
+    MESSAGE,
+    NEXT_ATTEMPT,
+    RECEIVE,
+    RESUME,
+    box_name,
+    box_of,
+)
 
 Event = dict[str, Any]
 
@@ -175,6 +187,7 @@ class EventMaker:
             yield "answer", {"answers": self._shown_answers(answers)}
         elif is_resume and not expired:
             yield "resume", {}
+        yield from self._letters(changes)
         self.root.close([*answers, *expired])
         if "questions" in changes:
             branch.ask(changes["questions"])
@@ -207,6 +220,23 @@ class EventMaker:
             yield "question", {"reason": reason, "questions": questions}
         elif changes.get("status") == FAILED or (changes.get("node") == END and changes.get("error")):
             yield "error", {"reason": reason, "error": _shown_error(changes.get("error"))}
+
+    def _letters(self, changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+        """Messages have come, a node has received one or waits for one, or none came in time."""
+        for box, number, value, addressee in changes.get(DELIVER, ()):
+            if box.startswith(box_of(MESSAGE, "")):
+                name = box_name(box)
+                yield "message", {"name": name, "value": self.mask({name: value})[name], "number": number}
+                if addressee is not None:
+                    yield "receive", {"name": name, **self._place(addressee[0])}
+        if RECEIVE in changes:
+            path, box, _, expired = changes[RECEIVE]
+            if box.startswith(box_of(MESSAGE, "")) and not expired:
+                yield "receive", {"name": box_name(box), **self._place(path)}
+        if EXPIRE_WAITS in changes:
+            yield "deadline", {"questions": []}
+        if changes.get("waits"):
+            yield "wait", {"waits": [dict(wait) for wait in changes["waits"]]}
 
     def _shown_answers(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """The answers by question id. One to a question that isn't known here might be secret."""

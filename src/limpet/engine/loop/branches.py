@@ -28,6 +28,7 @@ from limpet.engine.loop.node_outcomes import MayStop, save
 from limpet.engine.loop.run_context import (
     SAVE,
     SLEEPING,
+    WAITING,
     LoopStop,
     RunBranches,
     RunContext,
@@ -42,6 +43,7 @@ from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.records import open_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
+from limpet.journal.waits import EXPIRE_WAITS, has_expired_wait, reason_of
 from limpet.journal.writer import summary
 from limpet.observe import events
 
@@ -163,7 +165,9 @@ class BranchGroup:
         for key, child in section.children.items():
             if child.done:
                 continue
-            if child.status == RUNNING:
+            if child.waits:
+                loop.branch_stops[key] = LoopStop(WAITING, None, reason_of(child.waits))
+            elif child.status == RUNNING:
                 self.waiting.append(key)
             else:
                 # It stopped before this resume, and the resume didn't have what it waits for: it still waits.
@@ -207,6 +211,7 @@ class BranchRunner:
         """How many sleeps there were: it orders those in the heap that end at the same time."""
         self._may_skip_commit = False
         self._question_waits = False
+        self._post_awaited = False
 
     def run(self, loop: NodeLoop) -> Generator[Any, Any, Exception | None]:
         """Run the open branches of a loop until all have stopped; returns why records were refused, if they were."""
@@ -243,7 +248,7 @@ class BranchRunner:
             if context.stopping or self.refusal is not None:
                 self._stop_waiting_branches()
             alone = len(queued) == 1 and not (self.calling or self.saving or self.sleeping)
-            if alone and inline and not self._question_waits:
+            if alone and inline and not (self._question_waits or self._post_awaited):
                 # Nothing else could happen meanwhile, so the driver may call the node in its own thread.
                 branch, ctx = queued.popleft()
                 ready.append((branch, (yield ctx)))
@@ -278,10 +283,14 @@ class BranchRunner:
     def _branch_stopped(self, branch: Branch, stop: LoopStop) -> None:
         group = branch.group
         group.running -= 1
-        if stop.status in (FAILED, PAUSED, SLEEPING):
+        if stop.status in (FAILED, PAUSED, SLEEPING, WAITING):
             group.loop.branch_stops[branch.key] = stop
             if stop.status == PAUSED:
                 self._question_waits = True
+            elif stop.status == WAITING:
+                self._post_awaited = True
+                # What it waits for may have come while that was saved.
+                self._begin_again_if_woken(group, branch.key)
             elif stop.status == FAILED:
                 group.failing = True
         elif stop.status == CANCELLED and self.refusal is None:
@@ -324,7 +333,7 @@ class BranchRunner:
             described = summary(context.root) if context.summary_is_old else None
             answer = yield writer.commit(summary=described, ignores_posts=context.stopping)
             if isinstance(answer, PostsArrived):
-                self._wake_answered(take_in(context, answer.posts).answered)
+                take_in(context, answer.posts)
                 context.stopping = context.stopping or context.cancel_requested
             elif isinstance(answer, StopAsked):
                 context.stopping = True
@@ -334,20 +343,26 @@ class BranchRunner:
             context.summary_is_old = False
         elif not context.tolerates(answer):
             self.refusal = answer
+        if context.has_woken:
+            context.has_woken = False
+            self._begin_woken()
         return answer
 
-    def _wake_answered(self, answered: set[str]) -> None:
-        """Run the branches again that stopped for these questions."""
-        if not answered:
-            return
+    def _begin_woken(self) -> None:
+        """Run the branches again that had stopped, and got an answer or what else they wait for."""
         self._question_waits = bool(self.context.root.open_questions())
         for group in list(self.groups):
-            stops = group.loop.branch_stops
-            for key, stop in list(stops.items()):
-                if stop.status == PAUSED and not answered.isdisjoint(each.id for each in stop.questions):
-                    del stops[key]
-                    group.waiting.append(key)
+            for key in list(group.loop.branch_stops):
+                self._begin_again_if_woken(group, key)
             self._fill(group)
+
+    def _begin_again_if_woken(self, group: BranchGroup, key: Key) -> None:
+        section = group.loop.progress.section
+        assert section is not None
+        stop = group.loop.branch_stops[key]
+        if stop.status in (PAUSED, WAITING) and section.children[key].can_run():
+            del group.loop.branch_stops[key]
+            group.waiting.append(key)
 
     def _layer_is_done(self) -> bool:
         """Whether those that wait for a commit are the last tasks of a layer, so that it can be left out.
@@ -370,27 +385,46 @@ class BranchRunner:
         context = self.context
         store_clock = context.clocks.store
         seconds = None
-        if self.sleeping:
-            seconds = max(0.0, self.sleeping[0][0] - store_clock())
+        times = self._times_to_look()
+        if times:
+            seconds = max(0.0, min(times) - store_clock())
         if self.calling:
             for ctx, outcome in (yield Gather(seconds)):
                 if ctx is None:
                     context.stopping = context.stopping or context.limits.is_stopping()
                 else:
                     self.ready.append((self.calling.pop(ctx), outcome))
-        elif seconds is None:
+        elif not self.sleeping:
             return False
-        elif self._is_too_long(seconds):
+        elif self._is_too_long(self.sleeping[0][0] - store_clock()):
             self._answer_sleeping(WaitTooLong())
             return True
-        elif isinstance((yield Wait(self.sleeping[0][0])), Cancelled):
+        elif isinstance((yield Wait(min(times))), Cancelled):
             context.stopping = True
-        if context.limits.has_posts() and self.refusal is None:
+        self._end_late_waits()
+        if (context.limits.has_posts() or context.has_woken) and self.refusal is None:
             yield from self._commit()
         now = store_clock()
         while self.sleeping and self.sleeping[0][0] <= now:
             self.ready.append((heappop(self.sleeping)[2], None))
         return True
+
+    def _times_to_look(self) -> list[float]:
+        """When the nearest sleep is over, and until when branches wait for posts, by the store's clock."""
+        times = [self.sleeping[0][0]] if self.sleeping else []
+        if self._post_awaited:
+            waits = self.context.root.all_waits()
+            times += [wait.deadline for wait in waits if wait.deadline is not None]
+        return times
+
+    def _end_late_waits(self) -> None:
+        """Record that posts haven't come in time, for the next commit: their branches continue without them."""
+        context = self.context
+        writer = context.saving.writer
+        now = context.clocks.store()
+        if self._post_awaited and writer is not None and has_expired_wait(context.root, now):
+            writer.add_move(context.root, {EXPIRE_WAITS: now}, context.clocks.now())
+            context.has_woken = True
 
     def _stop_waiting_branches(self) -> None:
         """Nothing new begins: branches that wait for their turn, or for time to pass, stop here."""

@@ -9,7 +9,7 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import LimpetError
 from limpet.journal.inbox import CANCEL, Posted
 from limpet.journal.store import Commit
-from limpet.journal.waits import Question
+from limpet.journal.waits import PostWait, Question
 
 
 class Failed(NamedTuple):
@@ -31,6 +31,12 @@ class Sleeping(NamedTuple):
 
     timer: str
     until: float
+
+
+class Waiting(NamedTuple):
+    """The node waits for a post that hasn't come: call it again when that has come, or the deadline has passed."""
+
+    wait: PostWait
 
 
 class Cancelled:

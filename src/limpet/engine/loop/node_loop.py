@@ -4,7 +4,7 @@
 for nothing. It *yields* a command and is sent the outcome:
 
     yields          is sent
-    `NodeContext`   what the node returned, or a `Failed`, `Asked`, `Sleeping` or `Cancelled`
+    `NodeContext`   what the node returned, or a `Failed`, `Asked`, `Sleeping`, `Waiting`, `Cancelled`
     `Commit`        None or a checkpointer's reference when it is durable and its writer knows; or why it was refused
     `Wait`          None when the time is over; a `Cancelled` or a `WaitTooLong` before
     `Report`        None; the event is for the caller that iterates the run
@@ -31,7 +31,7 @@ from collections.abc import Generator
 from typing import Any, Final
 
 from limpet.engine.loop.branches import enter_section, open_section, run_branches, run_subgraph
-from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Waiting
 from limpet.engine.loop.next_node import SectionStart, choose_next
 from limpet.engine.loop.node_outcomes import (
     MayStop,
@@ -44,12 +44,14 @@ from limpet.engine.loop.node_outcomes import (
     save_refused,
     step_saved,
     wait_until_due,
+    waiting_stop,
 )
 from limpet.engine.loop.reporter import Reporter
 from limpet.engine.loop.run_context import (
     DONE,
     SAVE,
     SLEEPING,
+    WAITING,
     LoopStop,
     RunContext,
     changes_at_stop,
@@ -70,7 +72,7 @@ from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE, INTERRUPTED
 from limpet.observe import events
 
-UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Cancelled, LoopStop})
+UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Waiting, Cancelled, LoopStop})
 """The outcomes of a call that didn't complete. Anything else is what the node returned."""
 
 
@@ -269,8 +271,8 @@ class NodeLoop:
         if notifies:
             reporter.notify(events.BRANCH_START)
         stop = yield from self.run()
-        if stop.status in (RUNNING, SLEEPING):
-            # Its records were refused, so nothing of them is reported; or it sleeps, and nothing has changed.
+        if stop.status in (RUNNING, SLEEPING, WAITING):
+            # Its records were refused, so nothing of them is reported; or it waits, which is recorded already.
             return stop
         if stop.status == FAILED and on_error == COLLECT:
             # The failure is the branch's result: it ends here, and the fan-in finds the error.
@@ -329,6 +331,8 @@ class NodeLoop:
                 open_section(self, chosen)
         if self.context.reporting.resumed and not self.nested:
             self.reporter.notify(events.CHECKPOINT_RESUME, checkpoint_node=p.made_by, resume_node=p.node)
+        if p.waits:
+            return waiting_stop(self)
         # Branches under way are run first. A graph inside of a node is run when the loop calls that node.
         if p.section is not None and not p.section.inside:
             return (yield from run_branches(self))

@@ -1,6 +1,7 @@
 """What follows from the outcome of a call that didn't complete, and how a loop saves what happened.
 
-A node that failed is tried again or stops its loop; one that asked pauses it; one that sleeps is called again later.
+A node that failed is tried again or stops its loop; one that asked pauses it; one that sleeps is called again later,
+and one that waits for a post when that has come.
 When a sleep ends, or the next attempt is due, is stored with the position, by the store's clock. So a process that
 resumes the run waits only for the rest, and no process needs to hold the run until then.
 """
@@ -17,16 +18,17 @@ from limpet.engine.loop.driver_commands import (
     PostsArrived,
     Sleeping,
     Wait,
+    Waiting,
     WaitTooLong,
 )
-from limpet.engine.loop.run_context import SAVE, SLEEPING, LoopStop, stop_for
+from limpet.engine.loop.run_context import SAVE, SLEEPING, WAITING, LoopStop, stop_for
 from limpet.engine.loop.taking_in import commit_again
 from limpet.engine.node_context.node_context import SHORTEST_WAIT, NodeContext
 from limpet.graphs.edges import END
 from limpet.graphs.plan import PlanNode
 from limpet.journal.records import move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
-from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT, RETRY_BRANCHES
+from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT, RETRY_BRANCHES, PostWait, reason_of
 from limpet.observe import events
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ MayStop = Generator[Any, Any, LoopStop | None]
 
 
 def handle_unfinished(
-    loop: NodeLoop, ctx: NodeContext, outcome: Failed | Asked | Sleeping | Cancelled | LoopStop
+    loop: NodeLoop, ctx: NodeContext, outcome: Failed | Asked | Sleeping | Waiting | Cancelled | LoopStop
 ) -> MayStop:
     """A node didn't complete: take back what it changed, then try it again (None), or stop."""
     loop.context.reporting.masker.remember_state(ctx.state)
@@ -50,6 +52,8 @@ def handle_unfinished(
             return _pause(loop, ctx, outcome)
         case Sleeping():
             return (yield from _sleep(loop, ctx, outcome))
+        case Waiting(wait):
+            return (yield from _wait_for_post(loop, wait))
         case Cancelled():
             return LoopStop(CANCELLED)
         case Failed(error, again):
@@ -100,6 +104,24 @@ def _sleep(loop: NodeLoop, ctx: NodeContext, outcome: Sleeping) -> MayStop:
     """Store until when a node sleeps. It is called again then."""
     loop.reporter.notify(events.NODE_SLEEP, node=ctx.node, until=outcome.until)
     return (yield from _store_timers(loop, outcome.until, {}, outcome.timer, ARRIVAL))
+
+
+def _wait_for_post(loop: NodeLoop, wait: PostWait) -> MayStop:
+    """Record what a node waits for. It is called again at once if that has come meanwhile."""
+    if wait.box in loop.context.root.mailbox:
+        return None
+    record(loop, {"waits": [wait.to_data()]})
+    loop.context.summary_is_old = True
+    if loop.nested:
+        refusal = yield from save(loop)
+        if refusal is not None:
+            return refusal
+    return waiting_stop(loop)
+
+
+def waiting_stop(loop: NodeLoop) -> LoopStop:
+    """Why a loop stops whose node waits for a post. The run's own loop has it saved with the stop."""
+    return LoopStop(WAITING, loop, reason_of(loop.progress.waits))
 
 
 def _retry_or_stop(

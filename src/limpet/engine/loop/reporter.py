@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 from typing import Any
 
-from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Report, Sleeping
+from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Report, Sleeping, Waiting
 from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
@@ -72,7 +72,7 @@ class Reporter:
 
     def node_ends(self, ctx: NodeContext, outcome: object) -> None:
         """Notify observers that a node completed or failed. Pauses, sleeps and stops have events of their own."""
-        if self.planning or isinstance(outcome, (Asked, Sleeping, Cancelled)):
+        if self.planning or isinstance(outcome, (Asked, Sleeping, Waiting, Cancelled)):
             return
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, LoopStop):
@@ -131,6 +131,15 @@ class Reporter:
             else:
                 reported = self.stream_events.branch_stops(self, FAILED, p.error.get("message") or "")
             yield from self.stream(reported)
+
+    def run_waits(self) -> Generator[Report, Any, None]:
+        """Report that the run waits for posts: to observers, and to the caller that iterates it."""
+        p = self.progress
+        node = p.current_node()
+        waits = [wait.to_data() for wait in p.all_waits()]
+        self.notify(events.RUN_WAIT, node=node, waits=waits)
+        event = {"node": node, "state": self.state_copy(), "waits": waits, "run_id": p.run_id}
+        yield Report({"type": "wait", **event, "checkpoint_path": p.checkpoint_id})
 
     def state_so_far(self) -> State:
         """The state as it is; that of a workflow includes the finished tasks of the layer that is open."""

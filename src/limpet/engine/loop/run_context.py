@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.defaults import MAX_NODES_AT_ONCE
 from limpet.engine.loop.driver_commands import StopAsked
-from limpet.engine.node_context.call_scope import JournalLock, KeepResult, RunServices
+from limpet.engine.node_context.call_scope import JournalLock, KeepResult, RunServices, TakeLetter
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
@@ -48,6 +48,8 @@ class Saving(NamedTuple):
     """Whether the run continues when it can't be saved."""
     keep_result: KeepResult | None = None
     """Stores the result of a `once()`."""
+    take_letter: TakeLetter | None = None
+    """Takes what a node waits for."""
     on_checkpoint: Callable[[], None] | None = None
     """Called when a checkpoint is durable, where old checkpoints are to be pruned."""
 
@@ -95,12 +97,14 @@ class RunContext:
     it. `save_error` is why the last save failed, where a tolerant run continues without it. `summary_is_old` says
     that a question was asked or answered since the run's summary was last stored. `has_answers` says that a question
     was answered, or withdrawn, in this process or in the step where it began: then checkpoints have longer ids.
+    `has_woken` says that nodes which had stopped can be called again, and that their branches weren't begun yet.
     """
 
     __slots__ = (
         "cancel_requested",
         "clocks",
         "has_answers",
+        "has_woken",
         "journal_lock",
         "limits",
         "reporting",
@@ -134,11 +138,13 @@ class RunContext:
             clocks.store,
             reporting.masker,
             limits.is_cancelled,
+            saving.take_letter,
         )
         self.stopping = False
         self.cancel_requested = False
         self.summary_is_old = False
         self.has_answers = root.closed_questions() > 0
+        self.has_woken = False
         self.save_error: Exception | None = None
 
     def tolerates(self, refusal: Exception) -> bool:
@@ -165,6 +171,8 @@ class LoopStop(NamedTuple):
 
 SLEEPING: Final = "sleeping"
 """The status of a loop that waits only for time to pass, and for longer than this process stays with the run."""
+WAITING: Final = "waiting"
+"""The status of a loop that waits for a post, such as a message. What it waits for is recorded with its position."""
 DONE: Final = LoopStop(COMPLETED)
 SAVE: Final = object()
 """What a loop in a branch yields when its records are to be durable before it continues."""
@@ -177,7 +185,10 @@ class RunBranches(NamedTuple):
 
 
 def combined_stop(stops: Sequence[LoopStop]) -> LoopStop:
-    """Why parallel branches stopped, as one stop: the first failure, or all that wait for an answer or approval."""
+    """Why parallel branches stopped, as one stop: the first failure, or all that wait for an answer or approval.
+
+    If none does, it is a wait for a post, or else a sleep.
+    """
     assert stops, "a branch that isn't done has stopped for a reason"
     failures = [stop for stop in stops if stop.status == FAILED]
     if failures:
@@ -185,9 +196,9 @@ def combined_stop(stops: Sequence[LoopStop]) -> LoopStop:
         if len(failures) == 1:
             return first
         return first._replace(reason=f"{first.reason} (the first of {len(failures)} branches that failed)")
-    waiting = [stop for stop in stops if stop.status != SLEEPING]
+    waiting = [stop for stop in stops if stop.status not in (SLEEPING, WAITING)]
     if not waiting:
-        return LoopStop(SLEEPING)
+        return next((stop for stop in stops if stop.status == WAITING), LoopStop(SLEEPING))
     reasons = [stop.reason for stop in waiting[:3]]
     if len(waiting) > 3:
         reasons.append(f"and {len(waiting) - 3} more")

@@ -7,14 +7,20 @@ It is as pure as the loop: see `node_loop.py` for what it yields. It returns a `
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from limpet.engine.loop.driver_commands import Command, Ending, PostsArrived, Report, StopAsked, Verdict
 from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
-from limpet.engine.loop.run_context import LoopStop, RunContext, changes_at_stop
+from limpet.engine.loop.run_context import WAITING, LoopStop, RunContext, changes_at_stop
 from limpet.engine.loop.state_changes import detached
-from limpet.engine.loop.stop_errors import advise_retry, deadline_passed, error_of_stopped, missed_deadline
+from limpet.engine.loop.stop_errors import (
+    Failure,
+    advise_retry,
+    deadline_passed,
+    error_of_stopped,
+    missed_deadline,
+)
 from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
@@ -43,6 +49,7 @@ INTERRUPT: Final = "interrupt"
 FAIL: Final = "fail"
 CANCEL: Final = "cancel"
 SLEEP: Final = "sleep"
+WAIT: Final = "wait"
 QUARANTINE: Final = "quarantine"
 RESUME: Final = "resume"
 ANSWER: Final = "answer"
@@ -59,6 +66,7 @@ RUN_STATUSES: Final[dict[str, dict[str, str]]] = {
         FAIL: FAILED,
         CANCEL: CANCELLED,
         SLEEP: RUNNING,
+        WAIT: RUNNING,
         QUARANTINE: FAILED,
         RESUME: RUNNING,
         ANSWER: RUNNING,
@@ -77,10 +85,10 @@ RUN_STATUSES: Final[dict[str, dict[str, str]]] = {
 }
 """For each stored status of a run: which events can happen to it, and the status that each leads to.
 
-A run with status `running` isn't always under way: one that sleeps, or whose process crashed, is stored as
-running, too. `resume` is what a user or a supervisor does; retrying a failed run is a resume. `answer` also approves
-an interrupted run. `deadline` is a supervisor's resume of a run whose question was not answered in time. An imported
-run keeps the status that it was exported with.
+A run with status `running` isn't always under way: one that sleeps, waits for a message, or whose process crashed, is
+stored as running, too. `resume` is what a user or a supervisor does; retrying a failed run is a resume. `answer` also
+approves an interrupted run. `deadline` is a supervisor's resume of a run whose question was not answered in time. An
+imported run keeps the status that it was exported with.
 """
 
 
@@ -119,7 +127,7 @@ class RunLifecycle:
             verdict = yield from self._end(stop)
             if verdict is not None:
                 return verdict
-            # An answer came just before the run would have paused, so it continues.
+            # An answer, or a message, came just before the run would have stopped for it, so it continues.
             self.loop = self._new_loop(self.loop.plan)
 
     def _end(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
@@ -133,8 +141,8 @@ class RunLifecycle:
                 return (yield from self._fail(stop))
             case "cancelled" if self.context.cancel_requested or not self.context.limits.is_handover():
                 return (yield from self._cancel())
-            case "cancelled" | "sleeping":
-                return (yield from self._leave())
+            case "cancelled" | "sleeping" | "waiting":
+                return (yield from self._leave(stop))
             case _:
                 assert isinstance(stop.cause, Exception)
                 return (yield from self._refused(stop.cause))
@@ -222,6 +230,8 @@ class RunLifecycle:
                 event["parallel_results"] = self.loop.scope.results()
             yield from _reports(reporter.stream_events.waits(event, p))
         for path, branch in p.stopped_branches():
+            if branch.waits:
+                continue
             state = State(branch.state, run_id=p.run_id, checkpoint_node=branch.made_by, timestamp=branch.at)
             if secrets := self.context.reporting.masker.names:
                 state._secrets = secrets
@@ -279,29 +289,36 @@ class RunLifecycle:
             return saved
         return (yield from self._report_failure(Failure(reason, None, self.loop, node, p.path, True), saved))
 
-    def _leave(self) -> Ending:
-        """Leave the run where it is, for another process to resume when it is due."""
+    def _leave(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
+        """Leave the run where it is, for another process to resume when it is due. None if it continues here."""
         p = self.progress
         writer = self.context.saving.writer
         if writer is None:
             return Verdict(RUNNING)
-        status = next_status(RUNNING, SLEEP)
-        due = p.due() or 0.0
+        waits = stop.status == WAITING
+        status = next_status(RUNNING, WAIT if waits else SLEEP)
+        due = p.due_when_released()
         # The commit of the last step was refused by the request to stop, so this one stores the step.
         stores_step = self.context.limits.is_handover() and writer.pending > 0 and not self.loop.planning
         answer = yield writer.commit(status, summary(p), due=due)
         while isinstance(answer, PostsArrived):
-            take_in(self.context, answer.posts)
+            taken = take_in(self.context, answer.posts)
             if self.context.cancel_requested:
                 return (yield from self._cancel())
-            due = p.due() or 0.0  # earlier, maybe, with an answer
+            if waits and taken.wakes_nodes:
+                return None
+            due = p.due_when_released()  # earlier, maybe, with an answer
             answer = yield writer.commit(status, summary(p), due=due)
         if isinstance(answer, LimpetError):
             return Verdict(RUNNING, answer)
-        if not isinstance(answer, Exception):
-            if stores_step:
-                step_saved(self.loop)
-            self.loop.reporter.notify(events.RUN_SLEEP, node=p.current_node(), due=due)
+        if isinstance(answer, Exception):
+            return Verdict(RUNNING)
+        if stores_step or waits:
+            step_saved(self.loop, reported=not stores_step)
+        if waits:
+            yield from self.loop.reporter.run_waits()
+            return Verdict(WAITING)
+        self.loop.reporter.notify(events.RUN_SLEEP, node=p.current_node(), due=due)
         return Verdict(RUNNING)
 
     def _save_stop(
@@ -330,7 +347,7 @@ class RunLifecycle:
                 # A request to cancel wins over a pause, which nothing has reported yet. Any other stop ends the
                 # run, as the request wants, and so fulfils it.
                 taken = take_in(self.context, answer.posts, stops=status != PAUSED)
-                if status == PAUSED and (taken.answered or self.context.cancel_requested):
+                if status == PAUSED and (taken.wakes_nodes or self.context.cancel_requested):
                     record(loop, before)
                     if self.context.cancel_requested:
                         return (yield from self._cancel())
@@ -423,20 +440,6 @@ class RunLifecycle:
             event["checkpoint_path"] = saved
         yield from _reports(reporter.stream_events.run_fails(event))
         return Verdict(FAILED, error)
-
-
-class Failure(NamedTuple):
-    """Why a run failed: the loop and the node where it did, and the nodes on the way there.
-
-    `overdue` says that the run's deadline has passed.
-    """
-
-    reason: str
-    cause: BaseException | None
-    at: NodeLoop
-    node: str
-    path: Iterable[str]
-    overdue: bool = False
 
 
 def _reports(reported: Iterable[dict[str, Any]]) -> Generator[Command, Any, None]:

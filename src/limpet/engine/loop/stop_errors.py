@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from limpet.errors import DeadlinePassed, ExecutionError, RunCancelled, RunError, RunQuarantined
+from limpet.errors import (
+    DeadlinePassed,
+    ExecutionError,
+    RunCancelled,
+    RunError,
+    RunPaused,
+    RunQuarantined,
+    RunWaiting,
+)
 from limpet.graphs.plan import PLANNER, budget_setting
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED
+from limpet.journal.waits import MESSAGE, Question, reason_of
+
+if TYPE_CHECKING:
+    from limpet.engine.loop.node_loop import NodeLoop
 
 NEW_DEADLINE: Final = "give it a new one: resume({0!r}, deadline=…), or get({0!r}).retry(deadline=…)"
 """What to do with a run whose deadline has passed."""
+
+
+class Failure(NamedTuple):
+    """Why a run failed: the loop and the node where it did, and the nodes on the way there.
+
+    `overdue` says that the run's deadline has passed.
+    """
+
+    reason: str
+    cause: BaseException | None
+    at: NodeLoop
+    node: str
+    path: Iterable[str]
+    overdue: bool = False
 
 
 def missed_deadline(progress: Progress) -> str:
@@ -60,3 +86,28 @@ def error_of_stopped(
         if budget_setting(reason) is not None:
             return advise_retry(stopped, reason)
     return stopped.with_advice(advice, "retry")
+
+
+def error_of_paused(progress: Progress, questions: Sequence[Question]) -> RunPaused:
+    """Why a run gives no result that waits for an answer or an approval."""
+    given = "answer"
+    if not questions:
+        given = "update"
+    elif len(questions) > 1:
+        given = "{question id: answer, …}"
+    reason = f"{progress.reason} — resume({progress.run_id!r}, {given}) continues it"
+    return RunPaused(progress.run_id, reason, questions, progress.current_node())
+
+
+def error_of_waiting(progress: Progress) -> RunWaiting:
+    """Why a run gives no result that waits for a post."""
+    run_id = progress.run_id
+    waits = progress.all_waits()
+    waiting = RunWaiting(run_id, reason_of(waits), waits, progress.current_node())
+    names = [wait.name for wait in waits if wait.kind == MESSAGE]
+    if not names:
+        return waiting.with_advice(f"a worker continues it then; resume({run_id!r}) does it here", "resume")
+    sent = (
+        f"send({run_id!r}, {names[0]!r}, …) sends it; then a worker, or resume({run_id!r}), continues the run"
+    )
+    return waiting.with_advice(sent, "send")

@@ -13,11 +13,11 @@ from limpet.engine.loop.driver_commands import PostsArrived, StopAsked
 from limpet.engine.loop.run_context import Clocks, RunContext
 from limpet.engine.node_context.questions import check_answer
 from limpet.errors import AnswerRefused
-from limpet.journal.inbox import ANSWER, CANCEL, Posted
+from limpet.journal.inbox import ANSWER, CANCEL, LETTERS, Posted
 from limpet.journal.progress import Progress
 from limpet.journal.store import Commit
 from limpet.journal.waits import ANSWER as ANSWERED
-from limpet.journal.waits import Question
+from limpet.journal.waits import DELIVER, Question, SentLetter, addressed, box_of
 from limpet.journal.writer import JournalWriter
 
 
@@ -43,8 +43,9 @@ def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False
     assert writer is not None
     taken = record_posts(context.root, writer, posts, context.clocks, stops=stops)
     context.cancel_requested = context.cancel_requested or (taken.asks_to_cancel and not stops)
-    context.summary_is_old = context.summary_is_old or bool(taken.answered)
+    context.summary_is_old = context.summary_is_old or taken.wakes_nodes
     context.has_answers = context.has_answers or bool(taken.answered)
+    context.has_woken = context.has_woken or taken.wakes_nodes
     return taken
 
 
@@ -57,6 +58,13 @@ class TakenIn(NamedTuple):
     """Whether a request to cancel is among them."""
     newest: int
     """The number of the newest post that was looked at."""
+    ended_waits: bool = False
+    """Whether a node has received what it waits for."""
+
+    @property
+    def wakes_nodes(self) -> bool:
+        """Whether a node that has stopped can be called again."""
+        return self.ended_waits or bool(self.answered)
 
 
 def record_posts(
@@ -71,6 +79,7 @@ def record_posts(
     # Of a cancelled run, too: what was posted before it was cancelled counts, but only a resume runs it again.
     open_questions = {question.id: question for question in root.unanswered_questions()}
     answers: dict[str, Any] = {}
+    letters: list[SentLetter] = []
     asks_to_cancel = False
     newest = 0
     for post in posts:
@@ -78,7 +87,12 @@ def record_posts(
             asks_to_cancel = True
             if not stops:
                 break
-        if post.kind == ANSWER:
+        # A commit that was refused since newer posts wait has left the records of these pending.
+        is_new = post.number > writer.recorded_posts
+        if post.kind in LETTERS and is_new:
+            box = box_of(post.kind, post.data["name"])
+            letters.append(SentLetter(box, post.data["value"], min(post.data["at"], clocks.store())))
+        elif post.kind == ANSWER and is_new:
             question_id = post.data["question"]
             at = min(post.data["at"], clocks.store())
             problem = _why_dropped(open_questions.pop(question_id, None), post.data["answer"], at)
@@ -87,11 +101,17 @@ def record_posts(
             else:
                 answers[question_id] = post.data["answer"]
         newest = post.number
+        writer.recorded_posts = max(writer.recorded_posts, newest)
         if not asks_to_cancel:
             writer.takes = newest
     if answers:
         writer.add_move(root, {ANSWERED: answers}, clocks.now())
-    return TakenIn(set(answers), asks_to_cancel, newest)
+    ended_waits = False
+    if letters:
+        delivered = addressed(root, letters)
+        writer.add_move(root, {DELIVER: delivered}, clocks.now())
+        ended_waits = any(addressee is not None for *_, addressee in delivered)
+    return TakenIn(set(answers), asks_to_cancel, newest, ended_waits)
 
 
 def _why_dropped(question: Question | None, answer: Any, at: float) -> str:

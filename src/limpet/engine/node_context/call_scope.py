@@ -13,6 +13,7 @@ from limpet.graphs.state import copy_containers
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
+from limpet.journal.waits import PostWait
 from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 KeepResult = Callable[["Scope", str, Any], None]
 """Stores the result of a `once()` durably: `keep_result(scope, key, value)`."""
+TakeLetter = Callable[["Scope", PostWait], None]
+"""Takes what a call waits for, durably: see `sessions/node_saves.py`."""
 
 
 class JournalLock:
@@ -111,6 +114,8 @@ class RunServices(NamedTuple):
     masker: SecretMasker
     is_cancelled: Callable[[], bool] = bool
     """Whether the run was cancelled."""
+    take_letter: TakeLetter | None = None
+    """None where nothing can be posted to the run: it has no store, or one without that ability."""
 
 
 class Scope:

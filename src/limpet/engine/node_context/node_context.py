@@ -1,7 +1,7 @@
 """One call of one node. It is also the `ctx` that the node may take.
 
-`pause`, `sleep` and `once` find the call that is under way through a context variable, so that they work at any depth
-of the user's own functions, in threads that copy the context and in asyncio tasks.
+`pause`, `sleep`, `receive` and `once` find the call that is under way through a context variable, so that they work
+at any depth of the user's own functions, in threads that copy the context and in asyncio tasks.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class NodeContext:
 
     __slots__ = (
         "_asked",
+        "_receives",
         "_slept",
         "attempt",
         "began",
@@ -73,8 +74,9 @@ class NodeContext:
         self.task_report: TaskReport | None = None
         """What a task of a workflow has reported besides its result; None while that is nothing."""
 
-    # These three stay unset until they are needed: a call is made at every step, and each assignment would cost.
+    # These stay unset until they are needed: a call is made at every step, and each assignment would cost.
     _asked: int  # how many questions it has asked
+    _receives: dict[tuple[str, str], int]  # how often it has received of each name, and with which keys
     _slept: int  # how many times it has slept
     began: float  # when the call began, by the loop's clock; set where the loop reports calls
 
@@ -251,6 +253,22 @@ class NodeContext:
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key must be a str, not {key!r}")
         return call_once(self, key, function, args, kwargs)
+
+    def receive(
+        self, name: str, *, deadline: Moment | None = None, default: Any = NOT_GIVEN, key: str | None = None
+    ) -> Any:
+        """See `limpet.receive`."""
+        from limpet.engine.node_context.messages import receive_message
+
+        return receive_message(self, name, key, deadline, default)
+
+    async def areceive(
+        self, name: str, *, deadline: Moment | None = None, default: Any = NOT_GIVEN, key: str | None = None
+    ) -> Any:
+        """`receive` without blocking the event loop while the message is saved as received."""
+        from limpet.engine.node_context.messages import areceive_message
+
+        return await areceive_message(self, name, key, deadline, default)
 
     def check(self) -> None:
         """Stop this call here if the run was cancelled, or if the call took longer than its timeout.

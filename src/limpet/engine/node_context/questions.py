@@ -14,7 +14,7 @@ from limpet.errors import AlreadyAnswered, AnswerRefused, RunPaused, UsageError
 from limpet.graphs.secrets import MASK
 from limpet.journal.progress import Progress
 from limpet.journal.store import PAUSED
-from limpet.journal.waits import Question
+from limpet.journal.waits import PostWait, Question
 
 _TYPES: dict[str, Any] = {
     "string": str,
@@ -57,6 +57,14 @@ class Sleep(BaseException):
         self.timer = timer
         self.until = until
         super().__init__(timer)
+
+
+class PostAwaited(BaseException):
+    """Ends a call of a node that is to be called again when a post has come. Not an `Exception` either."""
+
+    def __init__(self, wait: PostWait) -> None:
+        self.wait = wait
+        super().__init__(wait.name)
 
 
 class CallAbandoned(BaseException):
@@ -373,7 +381,7 @@ def _only_asks(progress: Progress, now: float) -> bool:
     due = progress.due()
     if progress.status != PAUSED or (due is not None and due <= now):
         return False
-    return all(branch.questions for _, branch in progress.stopped_branches())
+    return all(branch.questions or branch.waits for _, branch in progress.stopped_branches())
 
 
 def _is_over(progress: Progress, question_id: str) -> bool:

@@ -116,6 +116,29 @@ def chosen_runs(
     return Chosen(None, query, limit)
 
 
+def change_chosen(
+    client: LeaseClient,
+    change: Change,
+    chosen: Chosen,
+    one: str | None,
+    dry_run: bool,
+    progress: Callable[[Outcome], object] | None,
+) -> Outcomes:
+    """Change the chosen runs, or the `one` that the caller named, and return the outcome for each.
+
+    `progress` is called with each outcome as it comes.
+    """
+    found = change_runs(client, chosen, change, dry_run)
+    if one is not None:
+        found = iter([change_one(client, change, one)])
+    outcomes = Outcomes()
+    for outcome in found:
+        outcomes.append(outcome)
+        if progress is not None:
+            progress(outcome)
+    return outcomes
+
+
 def change_one(client: LeaseClient, change: Change, run_id: str) -> Outcome:
     """Change one run. Unlike with several, what goes wrong is raised."""
     info = _info_of_named(client, run_id)

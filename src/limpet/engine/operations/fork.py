@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from limpet.engine.leases.inbox_checks import read_inbox
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_lifecycle import FORK, NEW, next_status
 from limpet.engine.node_context.questions import check_update
@@ -13,9 +15,12 @@ from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import merge_update
 from limpet.engine.sessions.start import choose_id, new_run, run_metadata
+from limpet.journal.inbox import LETTERS
 from limpet.journal.progress import Progress
+from limpet.journal.reader import letters_after
 from limpet.journal.store import RUNNING
-from limpet.journal.waits import AFTER, BEFORE
+from limpet.journal.verify import salvaged_tail
+from limpet.journal.waits import AFTER, BEFORE, Letter, box_of, give_back
 
 
 def fork(
@@ -28,8 +33,9 @@ def fork(
 ) -> str:
     """Create a run that starts where another one was after `step`, with `update` merged in; return its id.
 
-    The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one. It has no
-    deadline: that of the old one is a promise about the old one.
+    The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one. Messages that
+    were sent to the old run, and not received by then, wait for the new one as well. It has no deadline: that of the
+    old one is a promise about the old one.
     """
     check_update(update)
     client = compiled.need_client("fork")
@@ -42,6 +48,7 @@ def fork(
     progress.deadline = None
     progress.status = next_status(NEW, FORK)
     progress.reason = f"forked from {progress.parent}"
+    give_back(progress, _later_letters(client, run_id, progress, step))
     forget_stop(progress)
     if update and compiled.plan.layers is not None:
         update = compiled.plan.layers.check_update(update)
@@ -51,6 +58,20 @@ def fork(
             merge_update(*update_for_branch(compiled.plan, progress, path, update), branch)
     client.store.create(new_run(progress, tags, None, client.ttl))
     return progress.run_id
+
+
+def _later_letters(client: LeaseClient, run_id: str, progress: Progress, step: int | None) -> list[Letter]:
+    """The messages that a run has taken in after a step, if one is named, and those that wait in its inbox."""
+    found = []
+    if step is not None:
+        found = letters_after(salvaged_tail(client.store, run_id), step)
+    if client.store.abilities.takes_part:
+        number = max([progress.letters, *(letter.number for letter in found)])
+        for post in read_inbox(client.store, run_id, known_only=True):
+            if post.kind in LETTERS:
+                number += 1
+                found.append(Letter(box_of(post.kind, post.data["name"]), number, post.data["value"]))
+    return found
 
 
 def forget_stop(progress: Progress) -> None:

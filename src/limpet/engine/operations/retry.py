@@ -59,7 +59,7 @@ def retry(
         if update and compiled is not None:
             _add_update(compiled, progress, writer, update)
         status = next_status(tail.head.status, RESUME)
-        due = progress.due() or 0.0
+        due = progress.due_when_released()
         held.commit(writer.commit(status, summary(progress), due=due, ignores_posts=True))
     nudge_supervisors(client.store)
 

@@ -13,16 +13,20 @@ from limpet.engine.sessions.compatibility import check_fits, is_overdue
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import Conflict
 from limpet.graphs.state import State
-from limpet.journal.reader import next_unused_step, progress_at
+from limpet.journal.reader import letters_after, next_unused_step, progress_at
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import RunHead
 from limpet.journal.verify import salvaged_tail
+from limpet.journal.waits import give_back
 from limpet.journal.writer import JournalWriter, summary
 
 
 @releases_if_interrupted
 def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
-    """Set a run back to where it was after `step`, pause it there, and return its state. The history stays."""
+    """Set a run back to where it was after `step`, pause it there, and return its state. The history stays.
+
+    Messages that were received or sent after the step wait again, in the order in which they were sent.
+    """
     client = compiled.need_client("rollback")
     # Before the run is claimed, which changes when it was updated: a rollback that is refused changes nothing.
     check_fits(compiled.plan, progress_at(salvaged_tail(client.store, run_id), step))
@@ -44,6 +48,8 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         if progress.section is not None:
             # Branches that run again get another idempotency key, which is made of the step.
             progress.section.step = progress.step
+        # What was received after the step, or came after it, waits again.
+        give_back(progress, letters_after(tail, step))
         forget_stop(progress)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence)
         writer.add_snapshot(progress)

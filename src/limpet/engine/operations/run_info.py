@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import time
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
@@ -26,7 +27,7 @@ from limpet.journal.record_shapes import read_summary
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
 from limpet.journal.store import CANCELLED, DAMAGED, FAILED, PAUSED, RUNNING, STATUSES, RunHead, Store
 from limpet.journal.verify import readable_head
-from limpet.journal.waits import INTERRUPTED, Question
+from limpet.journal.waits import INTERRUPTED, MESSAGE, PostWait, Question, box_of, reason_of
 from limpet.stores.heads import unreadable
 
 QUEUED: Final = "queued"
@@ -90,6 +91,12 @@ class RunInfo(NamedTuple):
     """Whether its holder hasn't renewed its lease in time: it has crashed, or is cut off from the store."""
     deadline: float | None = None
     """When the run fails if it hasn't ended, by the store's clock."""
+    waits: Sequence[PostWait] = ()
+    """What its nodes wait for, where that is neither a time nor an answer: messages, by name."""
+    messages: Mapping[str, int] = MappingProxyType({})
+    """How many messages of each name wait for it to receive them, of those that it has taken in."""
+    inbox: int = 0
+    """How many posts wait for a process to take them in: messages, answers, requests to cancel."""
 
     @property
     def shown_status(self) -> str:
@@ -171,6 +178,9 @@ def way_on(info: RunInfo) -> WayOn:
             return WayOn(advice, "resume")
         case "queued" | "sleeping" | "retrying" | "abandoned":
             return WayOn("a supervisor of the store continues it: is one running for its graph?", "work")
+        case "waiting" if any(wait.kind == MESSAGE for wait in info.waits):
+            names = [wait.name for wait in info.waits if wait.kind == MESSAGE]
+            return WayOn(f"send({run_id!r}, {names[0]!r}, …) sends what it waits for", "send")
         case "running" | "waiting":
             return WayOn(f"get({run_id!r}).wait() waits until it stops or asks", "watch")
         case "failed" | "quarantined":
@@ -211,7 +221,16 @@ def run_info(head: RunHead) -> RunInfo:
         due=head.due,
         waits_for=head.waits_for,
         deadline=summary.get("deadline"),
+        waits=summary.get("waits", ()),
+        messages=_message_counts(summary.get("mailbox", {})),
+        inbox=head.posted - head.taken,
     )
+
+
+def _message_counts(boxes: Mapping[str, int]) -> dict[str, int]:
+    """The numbers by the name of the messages, from those by box."""
+    prefix = box_of(MESSAGE, "")
+    return {box.removeprefix(prefix): count for box, count in boxes.items() if box.startswith(prefix)}
 
 
 def is_quarantined(head: RunHead) -> bool:
@@ -342,7 +361,12 @@ def with_position(client: LeaseClient, head: RunHead, info: RunInfo) -> RunInfo:
     if head.status != RUNNING:
         return listed_info(client.store, head, None)  # it has stopped meanwhile
     info = info._replace(
-        step=progress.step, node=progress.current_node(), reason=None, deadline=progress.deadline
+        step=progress.step,
+        node=progress.current_node(),
+        reason=None,
+        deadline=progress.deadline,
+        waits=progress.all_waits(),
+        messages=_message_counts({box: len(letters) for box, letters in progress.mailbox.items()}),
     )
     return _without_answered(client, head, info._replace(questions=progress.open_questions()))
 
@@ -379,7 +403,7 @@ def _table_row(info: RunInfo) -> tuple[str, ...]:
         info.node,
         str(info.step),
         utc_time_text(info.updated),
-        prompts or error_type,
+        prompts or error_type or reason_of(info.waits),
     )
 
 
@@ -390,6 +414,7 @@ def _summary_of(head: RunHead) -> dict[str, Any]:
     try:
         summary = read_summary(head.note)
         questions = [Question(**each) for each in summary.get("questions", ())]
+        waits = [PostWait(**each) for each in summary.get("waits", ())]
     except LimpetError:
         raise
     except ValueError as problem:
@@ -397,4 +422,4 @@ def _summary_of(head: RunHead) -> dict[str, Any]:
         if key_id is not None:
             raise no_key(f"the summary of run {head.run_id!r}", key_id) from None
         raise DamagedRecord(head.run_id, 0, f"its summary can't be read ({problem})") from problem
-    return {**summary, "questions": questions}
+    return {**summary, "questions": questions, "waits": waits}

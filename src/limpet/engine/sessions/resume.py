@@ -66,8 +66,8 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
-from limpet.journal.store import FAILED, PAUSED, RUNNING, RunHead, Tail
-from limpet.journal.waits import EXPIRE, RESUME
+from limpet.journal.store import ENDED, FAILED, RUNNING, RunHead, Tail
+from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, RESUME, has_expired_wait
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -336,10 +336,10 @@ def _take_in(
         writer.takes = taken.newest
     elif taken.asks_to_cancel and progress.is_at_interrupt:
         writer.add_move(progress, {"cleared": False}, time())  # to be cancelled isn't to be approved
-    if given.timed and progress.status == PAUSED and not taken.asks_to_cancel:
+    if given.timed and not (taken.asks_to_cancel or progress.status in ENDED):
         due = progress.due()
         if due is None or due > held.now():
-            held.commit(writer.commit(PAUSED, summary(progress), due=due, ignores_posts=True))
+            held.commit(writer.commit(head.status, summary(progress), due=due, ignores_posts=True))
             raise Conflict(progress.run_id, "it is no longer due")
     return taken.asks_to_cancel
 
@@ -373,13 +373,17 @@ def _store_input(
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     wanted = not given.timed and failed
     is_given = answers or update or given.config or given.deadline is not None
-    has_news = is_given or wanted or overdue or writer.pending or writer.takes
+    is_late = has_expired_wait(progress, now)
+    has_news = is_given or wanted or overdue or is_late or writer.pending or writer.takes
     settings = progress.meta.get("settings", {})
     has_other_settings = compiled.settings_after(settings) != settings
     if progress.status == RUNNING and not has_news and not has_other_settings:
         return
     at = time()
-    writer.add_move(progress, _changes(compiled, progress, given, answers, overdue), at)
+    changes = _changes(compiled, progress, given, answers, overdue)
+    if is_late:
+        changes = {EXPIRE_WAITS: now, **changes}
+    writer.add_move(progress, changes, at)
     if update:
         note_update(compiled.plan, progress, writer, update, at)
     # An answer and a deadline lead to the same status as a plain resume, so the three aren't distinguished here.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Generator
+from functools import partial
 from threading import Event, Lock
 from time import sleep, time
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,9 @@ from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
-from limpet.engine.node_context.call_scope import JournalLock, Scope
-from limpet.engine.node_context.questions import CallAbandoned
+from limpet.engine.node_context.call_scope import JournalLock
 from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
+from limpet.engine.sessions.node_saves import keep_result, take_letter
 from limpet.engine.sessions.step_retention import StepRetention, prune_completed
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
@@ -251,6 +252,11 @@ class Session:
         except Exception as problem:
             return problem
 
+    @property
+    def _takes_posts(self) -> bool:
+        client = self.compiled.client
+        return self.writer is not None and client is not None and client.store.abilities.takes_part
+
     def _report_undeleted(self, store: Store) -> None:
         """Report that a store couldn't delete the run, if it couldn't. The run is complete all the same."""
         problem = store.undeleted(self.id) if provides(store, ReportsUndeleted) else None
@@ -302,7 +308,8 @@ class Session:
             # Because the user wants no result to be kept, or because the store keeps none.
             purges=not (compiled.preserve or (compiled.keep_result and keeps_results)),
             tolerant=compiled.on_save_error == "continue",
-            keep_result=None if self.writer is None else self._keep_result,
+            keep_result=None if self.writer is None else partial(keep_result, self),
+            take_letter=partial(take_letter, self) if self._takes_posts else None,
             on_checkpoint=None if self._retention is None else self._on_checkpoint,
         )
         masker = SecretMasker(compiled.plan.secrets, compiled.has_secrets, compiled.stores_plain_text)
@@ -415,20 +422,6 @@ class Session:
             self.progress.step,
             size // 1000,
         )
-
-    def _keep_result(self, scope: Scope, key: str, value: Any) -> None:
-        """Save a result of `once` in the middle of a node."""
-        writer = self.writer
-        assert writer is not None
-        writer.add_memo(self.progress, scope.path, key, value, time())
-        refusal = self.write(writer.commit(ignores_posts=True))
-        context = self.lifecycle.context
-        if refusal is not None and not context.tolerates(refusal):
-            if self.stop.asked and isinstance(refusal, StoreUnavailable):
-                # The run waited for its store until it was asked to stop. That isn't a failure of the node.
-                raise CallAbandoned
-            raise refusal
-        context.save_error = refusal
 
 
 def log() -> Logger:

@@ -12,6 +12,7 @@ from limpet.engine.sessions.start import check_id, new_run
 from limpet.errors import RunExists
 from limpet.journal.progress import Progress
 from limpet.journal.reader import next_unused_step, read_progress
+from limpet.journal.waits import give_back
 from limpet.journal.writer import JournalWriter, summary
 from limpet.stores.opening import open_store
 from limpet.stores.user_stores.checkpoint_state import KEY
@@ -57,6 +58,10 @@ def _replace(client: LeaseClient, progress: Progress) -> None:
             progress.config = stored.config
             progress.meta = stored.meta
             progress.parent = stored.parent
+            # What was sent to the run waits for it still, and so does what a node had received.
+            give_back(stored)
+            progress.mailbox = stored.mailbox
+            progress.letters = stored.letters
         progress.crashes = held.crashes
         progress.at = time()
         # A number that no step has had: the history keeps those that came before.
