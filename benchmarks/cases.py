@@ -18,6 +18,7 @@ from time import perf_counter
 from typing import Annotated, Any
 
 import by_hand
+from conversation import conversation
 from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 from postgres import postgres_loop, postgres_runs
@@ -352,6 +353,7 @@ CASES = (
     thousand_tasks,
     workflow_cost,
     resume,
+    conversation,
     importing,
     postgres_loop,
     postgres_runs,

@@ -45,7 +45,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         schema: Any = None,
         *,
         name: str = "graph",
-        max_iterations: int = MAX_ITERATIONS,
+        max_iterations: int | None = MAX_ITERATIONS,
         observer: Any = None,
         observers: Iterable[Any] = (),
         checkpoint: CheckpointConfig | Mapping[str, Any] | None = None,

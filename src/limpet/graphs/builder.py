@@ -32,13 +32,13 @@ class GraphBuilder:
     """
 
     def __init__(
-        self, schema: Any = None, *, name: str = "graph", max_iterations: int = MAX_ITERATIONS
+        self, schema: Any = None, *, name: str = "graph", max_iterations: int | None = MAX_ITERATIONS
     ) -> None:
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"a graph's name must be a non-empty str, not {name!r}")
-        if type(max_iterations) is not int or max_iterations < 1:
+        if max_iterations is not None and (type(max_iterations) is not int or max_iterations < 1):
             raise DefinitionError(
-                f"max_iterations must be a whole number of at least 1, not {max_iterations!r}", name
+                f"max_iterations must be a whole number of at least 1, or None, not {max_iterations!r}", name
             )
         self.name = name
         self.max_iterations = max_iterations

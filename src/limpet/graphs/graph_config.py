@@ -44,7 +44,7 @@ class GraphConfig(NamedTuple):
 
     name: str = "graph"
     observer: Any = None
-    max_iterations: int = MAX_ITERATIONS
+    max_iterations: int | None = MAX_ITERATIONS
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     @classmethod

@@ -63,7 +63,8 @@ class Plan(NamedTuple):
     nodes: Mapping[str, PlanNode]
     entry: str
     schema: Schema
-    max_iterations: int
+    max_iterations: int | None
+    """How many nodes a run may execute; None for any number."""
     interrupt_before: frozenset[str]
     interrupt_after: frozenset[str]
     fingerprint: str

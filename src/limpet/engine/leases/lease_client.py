@@ -235,25 +235,6 @@ class LeaseClient:
         except Conflict as conflict:
             raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
 
-    def prune_later(self, run_id: str, before: int) -> None:
-        """Delete old records of a run in the background. A failure does no harm: the next call deletes them too."""
-
-        def prune() -> None:
-            try:
-                self.store.prune(run_id, before)
-            except RunNotFound:
-                pass
-            except Exception:
-                import logging
-
-                logging.getLogger("limpet.upkeep").warning(
-                    "run %s: couldn't delete old checkpoints; will try again with the next",
-                    run_id,
-                    exc_info=True,
-                )
-
-        self.upkeep.do(prune)
-
     def renew(self, leases: Sequence[HeldLease] = ()) -> None:
         """Renew these leases, or all that are in use. Runs that are lost or to be cancelled are asked to stop."""
         mine = leases or self.leases_in_use()

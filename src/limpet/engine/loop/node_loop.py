@@ -28,6 +28,7 @@ differ only in the `Progress` that the loop begins with.
 from __future__ import annotations
 
 from collections.abc import Generator
+from math import inf
 from typing import Any, Final
 
 from limpet.engine.loop.branches import enter_section, open_section, run_branches, run_subgraph
@@ -146,7 +147,7 @@ class NodeLoop:
         emit = context.reporting.emit
         stream = context.reporting.stream
         nodes = plan.nodes
-        max_iterations = plan.max_iterations
+        max_iterations = inf if plan.max_iterations is None else plan.max_iterations
         before = plan.interrupt_before
         after = plan.interrupt_after
         hand_out = self.changes.hand_out
@@ -348,7 +349,7 @@ class NodeLoop:
                 return stop
         if name in plan.interrupt_before and not p.cleared:
             return LoopStop(PAUSED, self, f"{INTERRUPTED} before {self.scope.place(name)!r}")
-        if p.iterations >= plan.max_iterations:
+        if plan.max_iterations is not None and p.iterations >= plan.max_iterations:
             reason = budget_reason("max_iterations", plan.max_iterations, "graph")
             return LoopStop(FAILED, self, reason, None, FAILED_PHASE)
         return None

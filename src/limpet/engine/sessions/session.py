@@ -28,7 +28,7 @@ from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.call_scope import JournalLock
 from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
 from limpet.engine.sessions.node_saves import keep_result, take_letter
-from limpet.engine.sessions.step_retention import StepRetention, prune_completed
+from limpet.engine.sessions.step_retention import RunPruning, prune_completed
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
@@ -87,11 +87,12 @@ class Session:
         """What is called, once, when a commit is durable: then a trial is over."""
         self._failed_saves = 0
         self._last_failed_save = 0.0
-        self._retention: StepRetention | None = None
+        self._pruning: RunPruning | None = None
         if writer is not None:
             writer.on_large = self._warn_of_size
-            if compiled.keep is not None:
-                self._retention = StepRetention(compiled.keep, options.first_record)
+            if compiled.keep is not None and compiled.client is not None:
+                first = options.first_record if options.resumed else None
+                self._pruning = RunPruning(compiled.client, writer, compiled.keep, first)
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
 
     @property
@@ -192,8 +193,8 @@ class Session:
         if self.compiled.on_save_error == "continue":
             self.lifecycle.context.save_error = None
             self._failed_saves = 0
-        if self._retention is not None:
-            self._retention.add_commit(commit)
+        if self._pruning is not None and commit.snapshot:
+            self._pruning.snapshot_saved(commit.snapshot)
 
     def skip_save(self, commit: Commit) -> Exception | None:
         """The last error, if a run that continues unsaved should not try to save now.
@@ -310,7 +311,7 @@ class Session:
             tolerant=compiled.on_save_error == "continue",
             keep_result=None if self.writer is None else partial(keep_result, self),
             take_letter=partial(take_letter, self) if self._takes_posts else None,
-            on_checkpoint=None if self._retention is None else self._on_checkpoint,
+            on_checkpoint=None if self._pruning is None else self._pruning.checkpoint_saved,
         )
         masker = SecretMasker(compiled.plan.secrets, compiled.has_secrets, compiled.stores_plain_text)
         limits = Limits(
@@ -405,14 +406,6 @@ class Session:
             due = commit.due
         described = summary(self.progress)
         return self.write(writer.commit(status, described, commit.purge, due, commit.ignores_posts))
-
-    def _on_checkpoint(self) -> None:
-        """A checkpoint is durable: have those deleted that are no longer kept, without waiting for it."""
-        assert self._retention is not None
-        assert self.writer is not None
-        before = self._retention.add_checkpoint(self.writer.sequence)
-        if before:
-            self.compiled.need_client("keep").prune_later(self.id, before)
 
     def _warn_of_size(self, size: int) -> None:
         """The whole state of the run has become large, which makes every restore of it slow."""

@@ -12,13 +12,16 @@ from weakref import WeakKeyDictionary
 from limpet.defaults import CLEANUP_INTERVAL
 from limpet.errors import RunNotFound, StoreUnavailable
 from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.record_shapes import is_prunable
+from limpet.journal.records import SNAPSHOT, STEP
 from limpet.journal.run_filter import RunFilter, list_in_pages
-from limpet.journal.store import COMPLETED, Commit, Document, Store
+from limpet.journal.store import COMPLETED, Document, Store
 from limpet.threads.workers import JobQueue
 
 if TYPE_CHECKING:
     from limpet.engine.leases.lease_client import LeaseClient
+    from limpet.journal.writer import JournalWriter
     from limpet.stores.retention import Retention
 
 PRUNE_GRACE = 60.0
@@ -164,6 +167,10 @@ class StepRetention:
     A checkpoint is rebuilt from the newest snapshot up to it and the records after that. So the records before a
     snapshot can be deleted once there are `keep` checkpoints from it on. Snapshots are written when they are worth
     it, not for this; therefore more than `keep` checkpoints may still exist.
+
+    A session that has resumed the run knows the newest snapshot, `first`, and what happens from then on. Where that
+    isn't enough, as in a conversation that pauses at every turn, `unneeded_before` finds it
+    out from the journal.
     """
 
     __slots__ = ("_checkpoints", "_pruned", "_snapshots")
@@ -172,18 +179,23 @@ class StepRetention:
         self._checkpoints: deque[int] = deque(maxlen=keep)
         """The last records of the newest checkpoints."""
         self._snapshots = [first]
-        self._pruned = first
+        self._pruned = 1
+        """The record before which all may be deleted already."""
 
-    def add_commit(self, commit: Commit) -> None:
-        """A commit is durable."""
-        if commit.snapshot:
-            self._snapshots.append(commit.snapshot)
+    @property
+    def is_full(self) -> bool:
+        """Whether it knows all checkpoints that are kept."""
+        return len(self._checkpoints) == self._checkpoints.maxlen
+
+    def add_snapshot(self, sequence: int) -> None:
+        """A snapshot is durable: it is this record, or begins it."""
+        self._snapshots.append(sequence)
 
     def add_checkpoint(self, sequence: int) -> int:
         """A checkpoint ends with this record. Returns the record before which all can be deleted, or 0 for none."""
         checkpoints = self._checkpoints
         checkpoints.append(sequence)
-        if len(checkpoints) < (checkpoints.maxlen or 0):
+        if not self.is_full:
             return 0
         while len(self._snapshots) > 1 and self._snapshots[1] <= checkpoints[0]:
             del self._snapshots[0]
@@ -191,3 +203,67 @@ class StepRetention:
             return 0
         self._pruned = self._snapshots[0]
         return self._pruned
+
+
+class RunPruning:
+    """Has old records of one run deleted, in the background, while a session executes it.
+
+    `resumed_from` is the newest snapshot that the run had, if the session has resumed it.
+    """
+
+    __slots__ = ("_client", "_keep", "_resumed", "_retention", "_writer")
+
+    def __init__(
+        self, client: LeaseClient, writer: JournalWriter, keep: int, resumed_from: int | None
+    ) -> None:
+        self._client = client
+        self._writer = writer
+        self._keep = keep
+        self._resumed = resumed_from is not None
+        self._retention = StepRetention(keep, resumed_from or 1)
+
+    def checkpoint_saved(self) -> None:
+        """A checkpoint is durable, and the newest record is its last."""
+        before = self._retention.add_checkpoint(self._writer.sequence)
+        if before:
+            self._client.upkeep.do(lambda: self._prune(before))
+
+    def snapshot_saved(self, sequence: int) -> None:
+        """A snapshot is durable: older checkpoints are looked for, if this session doesn't know them."""
+        self._retention.add_snapshot(sequence)
+        if self._resumed and not self._retention.is_full:
+            self._client.upkeep.do(self._prune)
+
+    def _prune(self, before: int | None = None) -> None:
+        """Delete the records before this one. A failure does no harm: the next call deletes them too."""
+        run_id = self._writer.run_id
+        store = self._client.store
+        try:
+            if before is None:
+                before = unneeded_before(store, run_id, self._keep)
+            if before:
+                store.prune(run_id, before)
+        except RunNotFound:
+            pass
+        except Exception:
+            import logging
+
+            logging.getLogger("limpet.upkeep").warning(
+                "run %s: couldn't delete old checkpoints; will try again with the next", run_id, exc_info=True
+            )
+
+
+def unneeded_before(store: Store, run_id: str, keep: int) -> int:
+    """The record of a run before which all can be deleted, found by reading its journal; 0 for none."""
+    tail = ViewedTail(*store.read(run_id, first=1))
+    retention = StepRetention(keep, tail.first)
+    before = 0
+    newest = 0
+    for sequence, record in read_records(tail):
+        if record[0] == SNAPSHOT and sequence > tail.first:
+            retention.add_snapshot(sequence)
+        elif record[0] == STEP and sequence > newest:
+            # The steps that are saved together are one record, and one checkpoint.
+            newest = sequence
+            before = retention.add_checkpoint(sequence) or before
+    return before

@@ -25,6 +25,7 @@ from limpet.yaml_files.grammar.value_types import (
     ListOf,
     MapOf,
     NotTemplated,
+    Null,
     Number,
     OneWordOf,
     Schema,
@@ -50,6 +51,7 @@ EXPRESSION = Text("an expression")
 DURATION = Number("a number of seconds above 0", above=0)
 DURATION_OR_ZERO = Number("a number of seconds", least=0)
 POSITIVE_INTEGER = Integer("a whole number of at least 1", least=1)
+POSITIVE_INTEGER_OR_NULL = AnyOf(POSITIVE_INTEGER, Null())
 
 NESTED_DECLARATION = SharedType("declaration", "a graph", lambda: _Declaration())
 
@@ -309,7 +311,9 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
     "keep_result": Key(
         Boolean(), "Whether the result of a run is kept when it has completed; it is by default."
     ),
-    "keep": Key(POSITIVE_INTEGER, "How many of a run's newest checkpoints are kept, at least."),
+    "keep": Key(
+        POSITIVE_INTEGER_OR_NULL, "How many of a run's newest checkpoints are kept, at least; null keeps all."
+    ),
     "lease": Key(
         DURATION,
         "Seconds after which another process may resume a run whose process no longer responds; 10 by default.",
@@ -339,7 +343,10 @@ GRAPH_CONFIG = KeyedMapping(
         ),
         "interrupt_before": Key(NODE_NAMES, "Nodes before which a run stops until it is resumed."),
         "interrupt_after": Key(NODE_NAMES, "Nodes after which a run stops until it is resumed."),
-        "max_iterations": Key(POSITIVE_INTEGER, "How many nodes a run may complete; 1000 by default."),
+        "max_iterations": Key(
+            POSITIVE_INTEGER_OR_NULL,
+            "How many nodes a run may complete; 1000 by default, null for any number.",
+        ),
     },
 )
 WORKFLOW_CONFIG = KeyedMapping(

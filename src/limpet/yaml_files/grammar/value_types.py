@@ -154,6 +154,18 @@ class Boolean(ValueType):
         return {"type": "boolean"}
 
 
+class Null(ValueType):
+    """null."""
+
+    expected = "null"
+
+    def accepts(self, value: Value) -> bool:
+        return value.data is None
+
+    def schema(self) -> Schema:
+        return {"type": "null"}
+
+
 class OneWordOf(ValueType):
     """One of a few words."""
 
