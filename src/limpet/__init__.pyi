@@ -1,6 +1,8 @@
 """The public names of Limpet, each with the module it comes from. `__init__.py` imports them when first asked for."""
 
 from limpet.engine.node_context.branch_result import BranchResult as BranchResult
+from limpet.engine.node_context.emit import emit as emit
+from limpet.engine.node_context.emit import progress as progress
 from limpet.engine.node_context.messages import receive as receive
 from limpet.engine.node_context.node_context import NodeContext as NodeContext
 from limpet.engine.node_context.node_context import once as once

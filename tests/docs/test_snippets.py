@@ -351,10 +351,10 @@ def test_every_event_of_a_workflow_is_in_the_reference_key_by_key() -> None:
     assert found == {kind: named_in(row) | {"type"} for kind, row in rows.items()}
 
 
-RUN_EVENTS = (
-    "state", "branch", "interrupt", "pause", "wait", "error", "cancelled", "final", "checkpoint_failed",
-)  # fmt: skip
-SOMETIMES = {"state": {"branch"}, "interrupt": {"branch"}, "pause": {"branch"}, "branch": {"error"}}
+STOPS = ("interrupt", "pause", "wait", "error", "cancelled", "final")
+RUN_EVENTS = ("state", "branch", "output", "progress", "checkpoint_failed", *STOPS)
+OF_BRANCHES = ("state", "interrupt", "pause", "output", "progress")
+SOMETIMES = {**{kind: {"branch"} for kind in OF_BRANCHES}, "branch": {"error"}}
 """What only events of branches have, and those of branches that failed."""
 
 
@@ -380,6 +380,8 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     """Provoke every event of a graph; returns the events of the iteration."""
 
     def work(state: State, ctx: NodeContext) -> State:
+        ctx.emit("begun")
+        ctx.progress(1, 2)
         if ctx.attempt == 1:
             raise ValueError("the first time")
         if ctx.visit == 1:
@@ -429,7 +431,7 @@ def provoke_branches(observer: Any) -> list[dict[str, Any]]:
     graph = StateGraph(name="split", observer=observer)
     graph.add_node("begin").set_entry_point("begin")
     graph.add_node("stop").add_node("ask", run=lambda state: {"answer": pause("Go on?")})
-    graph.add_node("fail", run=lambda state: 1 // 0)
+    graph.add_node("fail", run=lambda state, ctx: [ctx.emit(1), ctx.progress(1), 1 // 0])
     graph.add_fanin_node("end").set_finish_point("end")
     for branch in ("stop", "ask", "fail"):
         graph.add_parallel_edge("begin", branch, "end", on_error="collect")
@@ -442,6 +444,8 @@ def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
     """The same for tasks: one that asks a question, one that fails and is retried, and some that don't run."""
 
     def work(ctx: NodeContext) -> int:
+        ctx.emit("begun")
+        ctx.progress(1, 2)
         if ctx.attempt == 1:
             raise ValueError("the first time")
         return pause("How many?", schema=int) if ctx.config.get("ask") else 1

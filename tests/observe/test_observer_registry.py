@@ -193,7 +193,7 @@ def test_the_promised_event_types_exist() -> None:
     )
     own = (
         "node.retry checkpoint.fail layer.start layer.complete branch.start branch.complete "
-        "node.sleep run.pause run.sleep run.fail run.cancel"
+        "node.sleep node.output node.progress run.pause run.sleep run.fail run.cancel"
     )
     assert sorted(EVENT_TYPES) == sorted([*promised.split(), *own.split()])
 

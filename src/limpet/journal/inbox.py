@@ -100,22 +100,30 @@ def _new_post(run_id: str, key: str, data: Mapping[str, Any]) -> NewPost:
 
 
 class OutputItem(NamedTuple):
-    """What a node of a run emitted, and when."""
+    """What a node of a run emitted, and when. `place` says in which step, attempt and call, and where in the run.
+
+    Of the kind `progress`, `data` says how far the node was.
+    """
 
     node: str
     at: float
     data: Any
+    place: Mapping[str, Any] = {}
+    kind: str = "output"
 
 
 def output_body(run_id: str, item: OutputItem) -> bytes:
     """The bytes of an item of output for the store. Raises `UnstorableValue`."""
-    return _enclosed(run_id, encode([item.node, item.at, item.data], "output"))
+    return _enclosed(run_id, encode(list(item), "output"))
 
 
 def read_output(run_id: str, body: bytes) -> OutputItem:
     """An item of output, to be looked at. Raises `DamagedRecord` or ValueError if it isn't what was emitted."""
-    node, at, data = decode_for_viewing(Envelope(run_id).open(0, body))
-    return OutputItem(str(node), float(at), data)
+    node, at, data, *more = decode_for_viewing(Envelope(run_id).open(0, body))
+    if not more:  # as an older version wrote it
+        return OutputItem(str(node), float(at), data)
+    place, kind = more
+    return OutputItem(str(node), float(at), data, dict(place), str(kind))
 
 
 def _enclosed(run_id: str, data: bytes) -> bytes:

@@ -32,6 +32,9 @@ ARRIVAL = ""
 NEXT_ATTEMPT = "again"
 """The timer before which a node isn't retried. A resume by a user doesn't wait for it."""
 
+SHORTEST_WAIT = 0.001
+"""A wait of fewer seconds counts as over: clocks don't measure it reliably."""
+
 # Names in a MOVE record that aren't fields of a `Progress`. They are part of the stored format.
 RESUME = "going_on"
 """A run is resumed; the value has the answers to its questions by id. See `resume`."""

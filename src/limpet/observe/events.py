@@ -9,6 +9,8 @@
 | `node.start` | a node is called | run_id, node, iteration, attempt |
 | `node.complete` | a call has returned or raised | run_id, node, iteration, error (bool), duration (seconds) |
 | `node.retry` | a call has failed and will be retried | run_id, node, attempt, delay (seconds), error |
+| `node.output` | a node has emitted something | run_id, node, step, attempt, call, index, data |
+| `node.progress` | a node says how far it is | run_id, node, step, attempt, call, done, total, message |
 | `node.sleep` | a node sleeps | run_id, node, until (seconds since the epoch, by the store's clock) |
 | `edge.evaluate` | the condition of an edge was evaluated | from, to, result |
 | `edge.transition` | a run moves from one node to the next | from, to |
@@ -47,6 +49,8 @@ NODE_START = "node.start"
 NODE_COMPLETE = "node.complete"
 NODE_RETRY = "node.retry"
 NODE_SLEEP = "node.sleep"
+NODE_OUTPUT = "node.output"
+NODE_PROGRESS = "node.progress"
 EDGE_EVALUATE = "edge.evaluate"
 EDGE_TRANSITION = "edge.transition"
 CYCLE_DETECTED = "cycle.detected"
@@ -75,6 +79,8 @@ EVENT_TYPES = (
     NODE_COMPLETE,
     NODE_RETRY,
     NODE_SLEEP,
+    NODE_OUTPUT,
+    NODE_PROGRESS,
     EDGE_EVALUATE,
     EDGE_TRANSITION,
     CYCLE_DETECTED,

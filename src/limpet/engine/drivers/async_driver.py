@@ -19,7 +19,16 @@ from limpet.engine.drivers.node_tasks import NodeTasks, call_on_loop
 from limpet.engine.leases.group_commit import PendingCommit
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.driver_commands import (
+    NOT_DONE,
+    Begin,
+    Cancelled,
+    Command,
+    Gather,
+    Report,
+    Verdict,
+    Wait,
+)
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit, PostsWaiting
@@ -33,13 +42,17 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
     node_tasks = NodeTasks(session)
     outcomes = CommitOutcomes.of_running_loop()
     interrupt = NodeInterrupt(session.stop)
+    reports: deque[dict[str, Any]] = deque() if session.live is None else session.live.events
     with session.driven():
         try:
             command: Command = next(loop)
             while True:
                 answer: Any = None
                 if type(command) is NodeContext:
-                    answer = await call_on_loop(interrupt, command)
+                    if session.live is None:
+                        answer = await call_on_loop(interrupt, command)
+                    else:
+                        answer = await node_tasks.call_apart(command)
                 elif type(command) is Commit:
                     if session.stop.asked:
                         answer = session.refuse_if_stopping(command)
@@ -48,13 +61,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                             command, await commit(session, command, node_tasks, outcomes)
                         )
                 elif type(command) is Report:
-                    # The caller that iterates the run isn't inside its node.
-                    CURRENT.set(outer_task)
-                    node_tasks.release_journal_lock()
-                    yield command.event
-                    # Another task may have asked for the next event.
-                    interrupt.use_current_task()
-                    await node_tasks.retake_journal_lock()
+                    reports.append(command.event)
                 elif type(command) is Begin:
                     await node_tasks.start(command.tasks)
                 elif type(command) is Gather:
@@ -64,7 +71,16 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 else:
                     assert type(command) is Wait
                     answer = await sleep(session, command.until)
-                command = loop.send(answer)
+                while reports:
+                    # The caller that iterates the run isn't inside its node.
+                    CURRENT.set(outer_task)
+                    node_tasks.release_journal_lock()
+                    yield reports.popleft()
+                    # Another task may have asked for the next event.
+                    interrupt.use_current_task()
+                    await node_tasks.retake_journal_lock()
+                if answer is not NOT_DONE:  # else the node still runs
+                    command = loop.send(answer)
         except StopIteration as end:
             CURRENT.set(outer_task)
             yield end.value
@@ -97,9 +113,11 @@ async def commit(
     """Write a commit in a thread, together with those of other runs; or here, if the store is in memory."""
     client = session.compiled.client
     assert client is not None
+    if session.output is not None and session.has_output_for(commit):
+        await asyncio.to_thread(session.output.flush)
     if client.store.abilities.level == "memory":
         return session.write(commit)
-    if (refusal := session.skip_save(commit)) is not None:
+    if session.failed_saves is not None and (refusal := session.failed_saves.skip(commit)) is not None:
         return refusal
     refusal = await _write(session, client, commit, node_tasks, outcomes)
     if refusal is None:

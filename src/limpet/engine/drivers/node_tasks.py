@@ -21,7 +21,7 @@ from limpet.engine.drivers.node_call import (
     uses_threads,
 )
 from limpet.engine.leases.held_lease import StopRequest
-from limpet.engine.loop.driver_commands import Cancelled, Failed
+from limpet.engine.loop.driver_commands import NOT_DONE, Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 
@@ -45,6 +45,7 @@ class NodeTasks:
         self._session = session
         self._journal_lock = session.journal_lock
         self._stop = session.stop
+        self._live = session.live
         self._running: dict[asyncio.Task[Any], NodeContext] = {}
         self._stop_requests: list[tuple[NodeContext | None, Any]] = []
         self._something_done = asyncio.Event()
@@ -55,14 +56,16 @@ class NodeTasks:
         """Whether nodes are running. Then the loop owns the journal lock."""
         return bool(self._running)
 
-    async def start(self, tasks: Sequence[NodeContext]) -> None:
-        """Start to call nodes; `gather` returns their outcomes."""
+    async def start(self, tasks: Sequence[NodeContext], apart: bool = False) -> None:
+        """Start to call nodes; `gather` returns their outcomes. One that runs `apart` doesn't use the executor."""
         if not self._running:
             await self._take_journal_lock()
             loop = asyncio.get_running_loop()
             self._stop.wake = lambda: loop.call_soon_threadsafe(self._wake)
+            if self._live is not None:
+                self._live.wake = lambda: loop.call_soon_threadsafe(self._something_done.set)
         for task in tasks:
-            call = asyncio.create_task(self._call(task), name=f"limpet {task.node}")
+            call = asyncio.create_task(self._call(task, apart), name=f"limpet {task.node}")
             self._running[call] = task
             call.add_done_callback(self._on_done)
 
@@ -136,11 +139,23 @@ class NodeTasks:
         context = copy_context()
         return loop.run_in_executor(executor, context.run, call_queued_node, task, self._stop, executor)
 
-    async def _call(self, task: NodeContext) -> Any:
+    async def call_apart(self, task: NodeContext) -> Any:
+        """Call a node as a task of its own, or wait on for one that was begun before.
+
+        Returns its outcome, or `NOT_DONE` if it has emitted something, or the run is asked to stop.
+        """
+        if not self._running:
+            await self.start([task], apart=True)
+        for done, outcome in await self.gather(None):
+            if done is task:
+                return outcome
+        return NOT_DONE
+
+    async def _call(self, task: NodeContext, apart: bool) -> Any:
         """The outcome of a node. What is to end the process is for the task of the run, which raises it again."""
         interrupt = NodeInterrupt(self._stop)
         try:
-            return await call_on_loop(interrupt, task, self)
+            return await call_on_loop(interrupt, task, None if apart else self)
         except (KeyboardInterrupt, SystemExit) as error:
             # Out of this task, it would stop the event loop before any other task could release its run.
             return Interrupted(error)
@@ -154,6 +169,8 @@ class NodeTasks:
 
     def _all_ended(self) -> None:
         self._stop.wake = None
+        if self._live is not None:
+            self._live.wake = None
         if self._journal_lock.held_by_loop:
             self._journal_lock.release()
 

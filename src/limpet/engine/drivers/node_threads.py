@@ -35,8 +35,11 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from contextvars import Context
 
+    from limpet.engine.leases.run_output import LiveEvents
+
 Outcomes = list[tuple[NodeContext | None, Any]]
-"""Calls and their outcomes. Without a call, the outcome `Cancelled` says that the run is asked to stop."""
+"""Calls and their outcomes. Without a call, `Cancelled` says that the run is asked to stop, and None that a node has
+emitted something."""
 
 
 class NodeThreads:
@@ -52,6 +55,7 @@ class NodeThreads:
         journal_lock: JournalLock,
         stop: StopRequest,
         loop_thread: Callable[[], LoopThread],
+        live: LiveEvents | None,
     ) -> None:
         # A graph inside a node of the same executor: its threads may all wait for this run, so it uses its own.
         if executor is CURRENT_EXECUTOR.get():
@@ -63,6 +67,7 @@ class NodeThreads:
         self._journal_lock = journal_lock
         self._stop = stop
         self._loop_thread = loop_thread
+        self._live = live
         self._todo: SimpleQueue[tuple[Context, NodeContext] | None] = SimpleQueue()
         self._done: SimpleQueue[tuple[NodeContext | None, Any]] = SimpleQueue()
         self._threads = 0
@@ -70,11 +75,18 @@ class NodeThreads:
         """One item for each own thread that waits for work: a deque is a counter that threads can share."""
         self._running: set[NodeContext] = set()
 
+    @property
+    def busy(self) -> bool:
+        """Whether nodes are running. Then the loop owns the journal lock."""
+        return bool(self._running)
+
     def start(self, tasks: Sequence[NodeContext]) -> None:
         """Start to call nodes; `gather` returns their outcomes."""
         if not self._running:
             self._journal_lock.acquire()
             self._stop.wake = self._wake
+            if self._live is not None:
+                self._live.wake = self._wake_for_event
         self._running.update(tasks)
         new_threads: list[Thread] = []
         for task in tasks:
@@ -112,6 +124,8 @@ class NodeThreads:
         for task, outcome in found:
             if isinstance(outcome, Interrupted):
                 raise outcome.error
+            if task is None and outcome is None:
+                continue  # a node has emitted something
             if task is not None:
                 if is_awaitable(outcome):
                     # A sync function returned it, so the call isn't over.
@@ -145,11 +159,16 @@ class NodeThreads:
 
     def _all_ended(self) -> None:
         self._stop.wake = None
+        if self._live is not None:
+            self._live.wake = None
         if self._journal_lock.held_by_loop:
             self._journal_lock.release()
 
     def _wake(self) -> None:
         self._done.put((None, Cancelled()))
+
+    def _wake_for_event(self) -> None:
+        self._done.put((None, None))
 
     def _submit(self, thread_pool: Executor, task: NodeContext) -> None:
         try:

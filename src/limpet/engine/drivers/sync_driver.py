@@ -1,9 +1,9 @@
 """The synchronous driver: carries out what the loop asks, in the thread of the caller.
 
 A sync node without a timeout is a plain call: no thread, no queue. A node with a timeout, and every node of a run
-with a deadline, runs in a thread of its own, because only a thread can be abandoned. An async node runs on an event
-loop in a thread, which starts with the first such node and stays for the rest of the run. Nodes of parallel branches
-run in `NodeThreads`.
+with a deadline, runs in a thread of its own, because only a thread can be abandoned. So does a node that emits, while
+the run is streamed: see `emitting_nodes.py`. An async node runs on an event loop in a thread, which starts with the
+first such node and stays for the rest of the run. Nodes of parallel branches run in `NodeThreads`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,57 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.engine.drivers.node_call import call_node, call_where_abandonable, is_awaitable
 from limpet.engine.leases.held_lease import StopRequest
-from limpet.engine.loop.driver_commands import Begin, Cancelled, Command, Gather, Report, Verdict, Wait
+from limpet.engine.loop.driver_commands import (
+    NOT_DONE,
+    Begin,
+    Cancelled,
+    Command,
+    Gather,
+    Report,
+    Verdict,
+    Wait,
+)
 from limpet.engine.node_context.node_context import CURRENT, NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from limpet.engine.drivers.emitting_nodes import EmittingNodes
     from limpet.engine.drivers.loop_thread import LoopThread
     from limpet.engine.drivers.node_threads import NodeThreads
+    from limpet.engine.leases.run_output import LiveEvents
 
 
 def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
     """Run a session to its next stop, yielding events; returns the verdict. The lease is released at the end."""
-    with session.driven():
-        return (yield from _drive(session))
-
-
-def _drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
-    loop = session.loop()
-    stop = session.stop
     outer_task = CURRENT.get()
     threads = DriverThreads(session)
+    with session.driven():
+        try:
+            return (yield from _drive(session, threads, outer_task))
+        except BaseException as error:
+            session.note_interrupt(error)
+            raise
+        finally:
+            CURRENT.set(outer_task)
+            try:
+                threads.close()
+                session.close()
+            except BaseException:
+                # Interrupted, most likely. All of it can be done again, and has to be done in any case.
+                threads.close()
+                session.close()
+                raise
+
+
+def _drive(
+    session: Session, threads: DriverThreads, outer_task: NodeContext | None
+) -> Generator[dict[str, Any], None, Verdict]:
+    loop = session.loop()
+    stop = session.stop
+    live = session.live
     # Each step passes here several times, so the commands are distinguished by type, the most frequent first: `is`
     # costs a fraction of `isinstance` or `match`.
     try:
@@ -43,7 +73,9 @@ def _drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
         while True:
             answer: Any = None
             if type(command) is NodeContext:
-                if stop.asked:
+                if live is not None and command in threads.emitting_nodes:
+                    answer = threads.call_apart(command)
+                elif stop.asked:
                     answer = Cancelled()
                 elif command.plan_node.timeout is None and not stop.has_deadline:
                     answer = call_node(command)
@@ -56,6 +88,8 @@ def _drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 if stop.asked:
                     answer = session.refuse_if_stopping(command)
                 if answer is None:
+                    if session.output is not None and session.has_output_for(command):
+                        session.output.flush()
                     answer = session.write(command)
                     # A plain commit that was accepted needs nothing more.
                     if answer is not None or command.status is not None:
@@ -75,46 +109,77 @@ def _drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
             else:
                 assert type(command) is Wait
                 answer = sleep(session, command.until)
+            if live is not None:
+                if live.events:
+                    yield from threads.live_events(live, command, outer_task)
+                if answer is NOT_DONE:
+                    continue  # the node still runs
             command = loop.send(answer)
     except StopIteration as end:
         verdict: Verdict = end.value
         return verdict
-    except BaseException as error:
-        session.note_interrupt(error)
-        raise
-    finally:
-        CURRENT.set(outer_task)
-        try:
-            threads.close()
-            session.close()
-        except BaseException:
-            # Interrupted, most likely. All of it can be done again, and has to be done in any case.
-            threads.close()
-            session.close()
-            raise
 
 
 class DriverThreads:
     """The threads of one synchronous run, each started when it is first needed: most runs need none."""
 
-    __slots__ = ("_loop_thread", "_node_threads", "_session")
+    __slots__ = ("_apart", "_emitting_nodes", "_loop_thread", "_node_threads", "_session")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._loop_thread: LoopThread | None = None
         self._node_threads: NodeThreads | None = None
+        self._apart: NodeThreads | None = None
+        self._emitting_nodes: EmittingNodes | None = None
 
     @property
     def node_threads(self) -> NodeThreads:
         """The threads that run nodes in parallel."""
         if self._node_threads is None:
-            from limpet.engine.drivers.node_threads import NodeThreads
-
-            session = self._session
-            self._node_threads = NodeThreads(
-                session.compiled.executor, session.journal_lock, session.stop, self.loop_thread
-            )
+            self._node_threads = self._new_threads(self._session.compiled.executor)
         return self._node_threads
+
+    @property
+    def emitting_nodes(self) -> EmittingNodes:
+        """The nodes that get a thread of their own while the run is streamed."""
+        if self._emitting_nodes is None:
+            from limpet.engine.drivers.emitting_nodes import EmittingNodes
+
+            self._emitting_nodes = EmittingNodes()
+        return self._emitting_nodes
+
+    def call_apart(self, task: NodeContext) -> Any:
+        """Call a node in a thread of its own, or wait on for one that was begun before.
+
+        Returns its outcome, or `NOT_DONE` if it has emitted something, or the run is asked to stop.
+        """
+        if self._apart is None:
+            # No executor of the user's: that is for nodes that run in parallel, and may be in other processes.
+            self._apart = self._new_threads(None)
+        if not self._apart.busy:
+            self._apart.start([task])
+        for done, outcome in self._apart.gather(None):
+            if done is task:
+                return outcome
+        return NOT_DONE
+
+    def live_events(
+        self, live: LiveEvents, command: Command, outer_task: NodeContext | None
+    ) -> Generator[dict[str, Any], None, None]:
+        """What nodes have emitted, for the caller. One that emitted in the driver's own thread gets another one."""
+        if type(command) is NodeContext:
+            self.emitting_nodes.add(command)
+        CURRENT.set(outer_task)
+        while live.events:
+            self.release_journal_lock()
+            yield live.events.popleft()
+            self.retake_journal_lock()
+
+    def _new_threads(self, executor: Executor | None) -> NodeThreads:
+        from limpet.engine.drivers.node_threads import NodeThreads
+
+        session = self._session
+        return NodeThreads(executor, session.journal_lock, session.stop, self.loop_thread, session.live)
 
     def loop_thread(self) -> LoopThread:
         """The thread with the event loop for async nodes."""
@@ -130,18 +195,21 @@ class DriverThreads:
 
     def release_journal_lock(self) -> None:
         """Let nodes that run in parallel save what they keep, while the caller of the run has control."""
-        if self._node_threads is not None:
-            self._node_threads.release_journal_lock()
+        for threads in (self._node_threads, self._apart):
+            if threads is not None:
+                threads.release_journal_lock()
 
     def retake_journal_lock(self) -> None:
         """The loop has control again."""
-        if self._node_threads is not None:
-            self._node_threads.retake_journal_lock()
+        for threads in (self._node_threads, self._apart):
+            if threads is not None:
+                threads.retake_journal_lock()
 
     def close(self) -> None:
         """End the threads that were started."""
-        if self._node_threads is not None:
-            self._node_threads.close()
+        for threads in (self._node_threads, self._apart):
+            if threads is not None:
+                threads.close()
         if self._loop_thread is not None:
             self._loop_thread.close()
 

@@ -99,7 +99,7 @@ class EventFeed:
         if self.place.after_gap and not tail.records and head.status in ENDED:
             entries.append(self._end_without_records(head))
         if head.output > self.place.output:
-            entries, has_more_output = self._with_output(entries, has_more)
+            entries, has_more_output = self._with_output(entries, head, has_more)
             has_more = has_more or has_more_output
         return Batch(entries, head, has_more)
 
@@ -232,13 +232,17 @@ class EventFeed:
         }
         return Entry(event, self.place, self.place.to_text(self._run_id))
 
-    def _with_output(self, entries: list[Entry], has_more: bool) -> tuple[list[Entry], bool]:
+    def _with_output(self, entries: list[Entry], head: RunHead, has_more: bool) -> tuple[list[Entry], bool]:
         """The same events with the run's output between them, by time; and whether there is more output.
 
         What was emitted later than the last event waits, if there are more records to read.
         """
         items = self._store.output(self._run_id, self.place.output, LARGEST_PAGE)
-        waiting = [self._output_entry(item.number, item.body) for item in items]
+        # One without content stands for output that was deleted.
+        waiting = [self._output_entry(item.number, item.body) for item in items if item.body]
+        oldest = waiting[0].place.output if waiting else head.output + 1
+        if oldest > self.place.output + 1:
+            waiting.insert(0, self._skipped_output(waiting[:1], head, oldest))
         merged: list[Entry] = []
         taken = 0
         for entry in entries:
@@ -253,6 +257,19 @@ class EventFeed:
             self.place = self.place._replace(output=waiting[taken - 1].place.output)
         return merged, len(items) == LARGEST_PAGE
 
+    def _skipped_output(self, next: list[Entry], head: RunHead, oldest: int) -> Entry:
+        """The event that says that items before the `oldest` are no longer kept."""
+        event = {
+            "type": "skipped",
+            "run_id": self._run_id,
+            "at": next[0].event["at"] if next else head.updated,
+            "step": max(self._maker.step, 0),
+            "records": 0,
+            "output": oldest - self.place.output - 1,
+        }
+        place = self.place._replace(output=oldest - 1)
+        return Entry(event, place, place.to_text(self._run_id), is_output=True)
+
     def _output_entry(self, number: int, body: bytes) -> Entry:
         event: Event = {"type": "output", "run_id": self._run_id, "at": 0.0, "number": number}
         try:
@@ -260,6 +277,11 @@ class EventFeed:
         except (DamagedRecord, ValueError, TypeError) as problem:
             event["problem"] = str(problem)
         else:
-            event |= {"at": item.at, "node": item.node, "data": self._maker.mask(item.data)}
+            data = self._maker.mask(item.data)
+            event |= {"at": item.at, "node": item.node, **item.place}
+            if item.kind == "progress":
+                event |= {"type": "progress", **data}
+            else:
+                event["data"] = data
         place = self.place._replace(output=number)
         return Entry(event, place, place.to_text(self._run_id), is_output=True, size=len(body))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import LimpetError
@@ -43,6 +43,10 @@ class Cancelled:
     """The run is to stop here."""
 
     __slots__ = ()
+
+
+NOT_DONE: Final = object()
+"""The outcome, for a driver alone, of a call that isn't over: it has emitted something for the caller."""
 
 
 class WaitTooLong:

@@ -23,12 +23,20 @@ from limpet.engine.loop.driver_commands import (
 )
 from limpet.engine.loop.run_context import SAVE, SLEEPING, WAITING, LoopStop, stop_for
 from limpet.engine.loop.taking_in import commit_again
-from limpet.engine.node_context.node_context import SHORTEST_WAIT, NodeContext
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.edges import END
 from limpet.graphs.plan import PlanNode
 from limpet.journal.records import move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
-from limpet.journal.waits import ARRIVAL, FAILED_PHASE, NEXT_ATTEMPT, RETRY_BRANCHES, PostWait, reason_of
+from limpet.journal.waits import (
+    ARRIVAL,
+    FAILED_PHASE,
+    NEXT_ATTEMPT,
+    RETRY_BRANCHES,
+    SHORTEST_WAIT,
+    PostWait,
+    reason_of,
+)
 from limpet.observe import events
 
 if TYPE_CHECKING:

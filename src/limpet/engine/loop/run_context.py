@@ -22,6 +22,7 @@ from limpet.observe.hub import Emit
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
+    from limpet.engine.node_context.emit import OutputTaker
 
 
 class Clocks(NamedTuple):
@@ -67,6 +68,8 @@ class Reporting(NamedTuple):
     """Whether this is a resume, so that observers see where it starts."""
     repeats_stop: bool = False
     """Whether nothing runs: the run has stopped, and why is reported once more."""
+    output: Callable[[], OutputTaker | None] = lambda: None
+    """What takes the items that nodes emit; None where nothing does."""
 
 
 class Limits(NamedTuple):
@@ -139,6 +142,7 @@ class RunContext:
             reporting.masker,
             limits.is_cancelled,
             saving.take_letter,
+            reporting.output,
         )
         self.stopping = False
         self.cancel_requested = False

@@ -17,6 +17,7 @@ from limpet.journal.waits import PostWait
 from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
+    from limpet.engine.node_context.emit import OutputTaker
     from limpet.engine.node_context.node_context import NodeContext
 
 
@@ -116,6 +117,8 @@ class RunServices(NamedTuple):
     """Whether the run was cancelled."""
     take_letter: TakeLetter | None = None
     """None where nothing can be posted to the run: it has no store, or one without that ability."""
+    output: Callable[[], OutputTaker | None] = lambda: None
+    """What takes the items that nodes emit, made when the first one does; None where nothing takes them."""
 
 
 class Scope:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from limpet.durations import Moment, Span, moment_of, seconds_of
 from limpet.engine.node_context.call_scope import Scope
@@ -29,11 +29,12 @@ from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK
 from limpet.graphs.state import NodeState
 from limpet.journal.encoding.codec import detached_value, encode
-from limpet.journal.waits import Question
+from limpet.journal.waits import SHORTEST_WAIT, Question
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from limpet.engine.node_context.emit import CallNumbers
     from limpet.graphs.workflow.state import TaskResult
     from limpet.graphs.workflow.task_report import TaskReport
 
@@ -42,15 +43,13 @@ CURRENT: ContextVar[NodeContext | None] = ContextVar("limpet.task", default=None
 T = TypeVar("T")
 P = ParamSpec("P")
 
-SHORTEST_WAIT: Final = 0.001
-"""A wait of fewer seconds counts as over: clocks don't measure it reliably."""
-
 
 class NodeContext:
     """What a node may know about its call, and may do in it; also what a driver needs to make the call."""
 
     __slots__ = (
         "_asked",
+        "_emitted",
         "_receives",
         "_slept",
         "attempt",
@@ -76,6 +75,7 @@ class NodeContext:
 
     # These stay unset until they are needed: a call is made at every step, and each assignment would cost.
     _asked: int  # how many questions it has asked
+    _emitted: CallNumbers  # how it numbers what it emits
     _receives: dict[tuple[str, str], int]  # how often it has received of each name, and with which keys
     _slept: int  # how many times it has slept
     began: float  # when the call began, by the loop's clock; set where the loop reports calls
@@ -109,9 +109,8 @@ class NodeContext:
     @property
     def index(self) -> int | None:
         """Which item of a map this call is about, from 0."""
-        if self.scope.path and isinstance(self.scope.path[-1], int):
-            return self.scope.path[-1]
-        return None
+        path = self.scope.path
+        return path[-1] if path and isinstance(path[-1], int) else None
 
     @property
     def idempotency_key(self) -> str:
@@ -270,6 +269,18 @@ class NodeContext:
 
         return await areceive_message(self, name, key, deadline, default)
 
+    def emit(self, data: Any) -> None:
+        """See `limpet.emit`."""
+        from limpet.engine.node_context.emit import emit_data
+
+        emit_data(self, data)
+
+    def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """See `limpet.progress`."""
+        from limpet.engine.node_context.emit import report_progress
+
+        report_progress(self, done, total, message)
+
     def check(self) -> None:
         """Stop this call here if the run was cancelled, or if the call took longer than its timeout.
 
@@ -388,10 +399,10 @@ def pause(
 ) -> Any:
     """Pause the run until its question is answered, and return the answer.
 
-    Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
-    runs the node again from its first line, and this call then returns the answer. An answer must be one
-    of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
-    distinguished by their order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
+    Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)` runs the
+    node again from its first line, and this call then returns the answer. An answer must be one of `choices`, if
+    given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are distinguished by their
+    order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
 
     `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If no answer has arrived by
     then, the node runs again and this call returns `default`, or what `on_timeout()` returns, or raises
@@ -413,10 +424,10 @@ def pause(
 def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
     """Let time pass, durably: a number of seconds (or a `timedelta`), or until a `datetime`.
 
-    Inside a node. The call of the node ends here, and when the time has come the node is called again from its
-    first line; this call then returns at once. So keep earlier results with `once`. The process may end
-    meanwhile: a process that resumes the run waits for the rest, and under a supervisor no process holds the
-    run while it sleeps. Sleeps are distinguished by their order in the node, or by `key`.
+    Inside a node. The call of the node ends here, and when the time has come the node is called again from its first
+    line; this call then returns at once. So keep earlier results with `once`. The process may end meanwhile: a
+    process that resumes the run waits for the rest, and under a supervisor no process holds the run while it sleeps.
+    Sleeps are distinguished by their order in the node, or by `key`.
     """
     current("sleep").sleep(duration, until=until, key=key)
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Generator
 from functools import partial
 from threading import Event, Lock
-from time import sleep, time
+from time import time
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.leases.held_lease import (
@@ -20,7 +20,6 @@ from limpet.engine.leases.held_lease import (
     StopRequest,
     renewals,
 )
-from limpet.engine.leases.inbox_checks import arrived_posts
 from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
@@ -31,32 +30,26 @@ from limpet.engine.sessions.node_saves import keep_result, take_letter
 from limpet.engine.sessions.step_retention import RunPruning, prune_completed
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
-from limpet.errors import Conflict, StoreError, StoreUnavailable, TooLarge
+from limpet.errors import Conflict, StoreError
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, PostsWaiting, Store
-from limpet.journal.writer import JournalWriter, summary
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Store
+from limpet.journal.writer import JournalWriter
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
 
 if TYPE_CHECKING:
     from logging import Logger
 
+    from limpet.engine.leases.run_output import LiveEvents, RunOutput
+    from limpet.engine.sessions.failed_saves import FailedSaves
+
 FAKE_CLOCK_CHECK_INTERVAL = 0.02
 """Seconds between two looks at a clock that only tests turn, while nodes run."""
 
 LONGEST_WAIT = 86400.0
 """Seconds after which a run that waits looks at the clock again: no system waits for any length of time at once."""
-
-FIRST_SAVE_RETRY = 0.05
-"""Seconds until a save is tried again the first time, if the run waits for its store."""
-
-LONGEST_SAVE_RETRY = 1.0
-"""Seconds, at most, between two tries to save."""
-
-MAX_EAGER_RETRIES = 16
-"""Failed saves in a row after which a run that continues unsaved no longer tries with every step."""
 
 
 class Session:
@@ -85,8 +78,17 @@ class Session:
         self.on_trial = options.on_trial
         self.on_progress: Callable[[], object] | None = None
         """What is called, once, when a commit is durable: then a trial is over."""
-        self._failed_saves = 0
-        self._last_failed_save = 0.0
+        self.failed_saves: FailedSaves | None = None
+        """The saves that failed; None while none has."""
+        self._output_lock = Lock()
+        self.output: RunOutput | None = None
+        """What takes the items that nodes emit; None until a node does."""
+        self.live: LiveEvents | None = None
+        """What nodes emit, on its way to the caller; None if the caller doesn't stream the run."""
+        if options.stream:
+            from limpet.engine.leases.run_output import LiveEvents
+
+            self.live = LiveEvents()
         self._pruning: RunPruning | None = None
         if writer is not None:
             writer.on_large = self._warn_of_size
@@ -172,16 +174,28 @@ class Session:
             return None
         return StopAsked()
 
+    def has_output_for(self, commit: Commit) -> bool:
+        """Whether what nodes emitted is to be written, by `output.flush`, before this commit."""
+        return self.output is not None and self.output.flush_before_commit(commit.status is not None)
+
     def write(self, commit: Commit) -> Exception | None:
         """Write a commit to the store. Returns why it was refused, or None."""
         assert self.compiled.client is not None
-        if self._failed_saves and (error := self.skip_save(commit)) is not None:
+        if self.failed_saves is not None and (error := self.failed_saves.skip(commit)) is not None:
             return error
         refusal = self.compiled.client.commit(commit)
         if refusal is None:
             self.acknowledge(commit)
             return None
         return self.handle_refusal(commit, refusal)
+
+    def handle_refusal(self, commit: Commit, refusal: Exception) -> Exception | None:
+        """Handle a refused commit as `on_save_error` says. Returns the refusal that remains, or None."""
+        if self.failed_saves is None:
+            from limpet.engine.sessions.failed_saves import FailedSaves
+
+            self.failed_saves = FailedSaves(self)
+        return self.failed_saves.handle(commit, refusal)
 
     def acknowledge(self, commit: Commit) -> None:
         """A commit is durable, and so is everything that couldn't be saved before it."""
@@ -192,34 +206,9 @@ class Session:
             self.on_progress = None
         if self.compiled.on_save_error == "continue":
             self.lifecycle.context.save_error = None
-            self._failed_saves = 0
+            self.failed_saves = None
         if self._pruning is not None and commit.snapshot:
             self._pruning.snapshot_saved(commit.snapshot)
-
-    def skip_save(self, commit: Commit) -> Exception | None:
-        """The last error, if a run that continues unsaved should not try to save now.
-
-        With every try a step waits for a store that can't be reached. A commit that stops the run is always tried.
-        """
-        if self._failed_saves <= MAX_EAGER_RETRIES or commit.status is not None:
-            return None
-        if time() - self._last_failed_save > LONGEST_SAVE_RETRY:
-            return None
-        return self.lifecycle.context.save_error
-
-    def handle_refusal(self, commit: Commit, refusal: Exception) -> Exception | None:
-        """Handle a refused commit as `on_save_error` says. Returns the refusal that remains, or None."""
-        remaining: Exception | None = refusal
-        if self.compiled.on_save_error == "wait":
-            remaining = self._wait_for_store(commit, refusal)
-        if isinstance(remaining, PostsWaiting):
-            self.stop.has_posts = False
-            waits = self.compiled.on_save_error == "wait"
-            store = self.compiled.need_client("save").store
-            return arrived_posts(store, self.id, lambda: waits and not self.stop.asked)
-        if remaining is not None and self.compiled.on_save_error == "continue":
-            return self._continue_unsaved(commit, remaining)
-        return remaining
 
     def finish_commit(self, commit: Commit, refusal: Exception | None) -> Exception | str | None:
         """What the loop gets for a commit: the refusal, or the reference if a checkpointer keeps the run.
@@ -243,6 +232,8 @@ class Session:
             is_result_all = self.writer is None or self.writer.newest_snapshot <= 1
             if commit.status == COMPLETED and not (commit.purge or self.compiled.preserve or is_result_all):
                 prune_completed(client, store_time)
+            if commit.purge and (self.output is not None or self._options.resumed):
+                self._open_output().delete()
             if commit.purge and not client.store.abilities.keeps_results:
                 self._report_undeleted(client.store)
         checkpointer = self.compiled.checkpointer
@@ -289,6 +280,8 @@ class Session:
         self.held = None
         if held is None or self.compiled.client is None:
             return
+        if self.output is not None:
+            self.output.flush()
         try:
             if self._crashed:
                 accuse(HeldRun(self.compiled.client, held))
@@ -334,10 +327,25 @@ class Session:
                 self._options.stream,
                 self._options.resumed,
                 self._options.repeats_stop,
+                self._open_output,
             ),
             limits,
             self.journal_lock,
         )
+
+    def _open_output(self) -> RunOutput:
+        """What takes the items that nodes emit. By the thread of any node."""
+        from limpet.engine.leases.run_output import OutputPlace, RunOutput
+
+        with self._output_lock:
+            if self.output is None:
+                place = None
+                if self._takes_posts and not self.compiled.scratch_store:
+                    assert self.writer is not None
+                    store = self.compiled.need_client("emit").store
+                    place = OutputPlace(store, self.writer.fence, self._options.resumed)
+                self.output = RunOutput(self.id, place, self.compiled.emit, self.live)
+            return self.output
 
     def _emit(self) -> Emit | None:
         """Where the events of the run go: to the observers, and to the log if it wants lines of each saved step."""
@@ -349,63 +357,6 @@ class Session:
         progress = self.progress
         secrets = self.compiled.plan.secrets
         return both(self.compiled.emit, checkpoint_steps(lambda: text_of_values(progress.state, secrets)))
-
-    def _wait_for_store(self, commit: Commit, refusal: Exception | None) -> Exception | None:
-        """Try a save again until the store can be reached, or the run is asked to stop."""
-        client = self.compiled.need_client("save")
-        pause = FIRST_SAVE_RETRY
-        while _may_succeed_later(refusal) and not self.stop.asked:
-            if not self._failed_saves:
-                log().warning("run %s waits for its store: %s", self.id, refusal)
-            self._failed_saves += 1
-            sleep(pause)
-            pause = min(pause * 2, LONGEST_SAVE_RETRY)
-            refusal = client.commit(commit)
-            if refusal is None:
-                self.acknowledge(commit)
-        if isinstance(refusal, Conflict):
-            refusal = self._save_the_rest(commit, refusal)
-        self._failed_saves = 0
-        return refusal
-
-    def _continue_unsaved(self, commit: Commit, refusal: Exception) -> Exception | None:
-        if isinstance(refusal, Conflict):
-            return self._save_the_rest(commit, refusal)
-        self._failed_saves += 1
-        self._last_failed_save = time()
-        return refusal
-
-    def _save_the_rest(self, commit: Commit, conflict: Conflict) -> Exception | None:
-        """Find out whether a conflict is with a save of our own, and if so, save what comes after it.
-
-        A save that failed may have been written anyway: the connection broke before the store could answer.
-        Then the journal has more records than this process knows, and refuses the next commit. If these are the first
-        records of that commit, under our own fence, there is no conflict.
-        """
-        writer = self.writer
-        client = self.compiled.client
-        assert writer is not None
-        assert client is not None
-        if not self._failed_saves:
-            return conflict
-        try:
-            found = client.store.read(commit.run_id, first=commit.expected + 1)
-        except Exception:
-            return conflict
-        written = len(found.records)
-        if found.head.fence != commit.fence or not written or found.records != commit.records[:written]:
-            return conflict
-        self._failed_saves = 0
-        writer.acknowledge(written)
-        # The commit that was written may have been a stop that the loop doesn't know of, so that the head has a
-        # status which no longer holds. So this commit always sets the status.
-        status = RUNNING
-        due: float | None = 0.0
-        if commit.status:
-            status = commit.status
-            due = commit.due
-        described = summary(self.progress)
-        return self.write(writer.commit(status, described, commit.purge, due, commit.ignores_posts))
 
     def _warn_of_size(self, size: int) -> None:
         """The whole state of the run has become large, which makes every restore of it slow."""
@@ -422,10 +373,6 @@ def log() -> Logger:
     from logging import getLogger
 
     return getLogger("limpet.run")
-
-
-def _may_succeed_later(refusal: Exception | None) -> bool:
-    return isinstance(refusal, StoreUnavailable) and not isinstance(refusal, TooLarge)
 
 
 def _random() -> float:
