@@ -105,6 +105,18 @@ class ExportedRun(NamedTuple):
             raise _damaged(source, f"its contents are invalid: {problem}") from problem
         return exported
 
+    def head(self) -> RunHead:
+        """The head of the run, as far as the file has it."""
+        count = len(self.records)
+        return RunHead(
+            self.run_id, self.graph, self.status, count, min(count, 1), 1, 0.0, 0.0, note=self.note
+        )
+
+    def with_record(self, body: bytes) -> Self:
+        """The same with one more record."""
+        closed = Envelope(self.run_id).close(len(self.records) + 1, body)
+        return self._replace(records=[*self.records, closed])
+
     def to_bytes(self) -> bytes:
         """The file."""
         contents = encode(self._asdict())

@@ -230,25 +230,36 @@ def has_expired_wait(root: Progress, now: float) -> bool:
 
 def give_back(root: Progress, later: Sequence[Letter] = ()) -> None:
     """Put what nodes have received that haven't completed back into the mailbox, and `later` letters, in order."""
-    letters = [*later]
-    _collect_received(root, letters)
-    for box, kept in root.mailbox.items():
-        letters += [Letter(box, number, value) for number, value in kept]
+    put_back(root, [*received_letters(root), *later])
+    _forget_received(root)
+
+
+def put_back(root: Progress, letters: Sequence[Letter]) -> None:
+    """Put letters into the mailbox, among those that are in it, in the order of their numbers."""
+    if not letters:
+        return
+    kept = [Letter(box, *each) for box, waiting in root.mailbox.items() for each in waiting]
     root.mailbox = {}
     # A letter may be among them twice: deleting old checkpoints repeats records.
-    for number, letter in sorted({letter.number: letter for letter in letters}.items()):
+    for number, letter in sorted({letter.number: letter for letter in (*kept, *letters)}.items()):
         root.mailbox.setdefault(letter.box, []).append([number, letter.value])
         root.letters = max(root.letters, number)
 
 
-def _collect_received(progress: Progress, letters: list[Letter]) -> None:
-    letters += [Letter(*kept) for kept in progress.received.values() if kept is not None]
+def received_letters(progress: Progress) -> list[Letter]:
+    """What nodes have received that haven't completed, here and in branches."""
+    letters = [Letter(*kept) for kept in progress.received.values() if kept is not None]
+    for _, branch in progress.branches_under_way():
+        letters += [Letter(*kept) for kept in branch.received.values() if kept is not None]
+    return letters
+
+
+def _forget_received(progress: Progress) -> None:
     progress.received = {}
     progress.waits = []
-    if progress.section is not None:
-        for child in progress.section.children.values():
-            if not child.done:
-                _collect_received(child, letters)
+    for _, branch in progress.branches_under_way():
+        branch.received = {}
+        branch.waits = []
 
 
 def _waiting(progress: Progress) -> Iterator[tuple[Sequence[Key], Progress, PostWait]]:

@@ -1,18 +1,19 @@
-"""Scripted answers: a run that asks questions reaches its end without a person.
+"""Scripted answers and messages: a run that asks questions, or waits for messages, reaches its end without a person.
 
 state = run_to_end(graph, {"topic": "kelp"}, answers={"Publish?": in_turn("no", "yes")})
+state = run_to_end(chat, messages={"user": ["Hello", "bye"]})
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.errors import RunPaused
+from limpet.errors import RunPaused, RunWaiting
 from limpet.graph_methods import GraphMethods
 from limpet.graphs.state import State, new_id
-from limpet.journal.waits import Question
+from limpet.journal.waits import PostWait, Question
 
 S = TypeVar("S", bound=State)
 
@@ -35,7 +36,7 @@ UNANSWERED = Unanswered()
 
 
 class Unscripted(AssertionError):
-    """A run asked a question that the script has no answer to, or never asked one that it has an answer to."""
+    """A run wanted an answer or a message that the script doesn't have, or never wanted one that it has."""
 
 
 class InTurn:
@@ -68,6 +69,8 @@ class Script:
     this order. A value is the answer, a function of the `Question` that returns it, or `in_turn(…)` of these; for a
     node at which an interrupt stops, it may be a dict that is merged into the state. `used` has the key and turn of
     each question that got its answer in an earlier process; `on_use` is called for each new one.
+
+    `messages` has, by name, those that are sent to the run, in order: one whenever a node waits for that name.
     """
 
     def __init__(
@@ -75,10 +78,13 @@ class Script:
         answers: Mapping[str, Any] | None = None,
         used: Mapping[str, tuple[str, int]] | None = None,
         on_use: OnUse | None = None,
+        messages: Mapping[str, Sequence[Any]] | None = None,
     ) -> None:
         self.answers = dict(answers or {})
+        self.messages = dict(messages or {})
         self._used = dict(used or {})
         self._on_use = on_use
+        self._sent: dict[str, int] = {}
 
     @property
     def unused(self) -> list[str]:
@@ -94,7 +100,10 @@ class Script:
         return unused
 
     def check_used(self) -> None:
-        """Raise `Unscripted` if an answer is unused."""
+        """Raise `Unscripted` if an answer is unused, or a message that was never waited for."""
+        unsent = [name for name, values in self.messages.items() if self._sent.get(name, 0) < len(values)]
+        if unsent:
+            raise Unscripted(f"the run never waited for these messages, or not as often: {unsent}")
         if self.unused:
             listed = ", ".join(f"{key!r}: {self.answers[key]!r}" for key in self.unused)
             raise Unscripted(f"the run never asked for these answers, or not as often: {listed}")
@@ -117,6 +126,26 @@ class Script:
             return None
         self._used[f"interrupt at {node}"] = (node, 0)
         return dict(self.answers[node])
+
+    def send_awaited(self, graph: GraphMethods[Any], run_id: str, waits: Iterable[PostWait]) -> None:
+        """Send each node what it waits for. If the script has no more of it, time passes until the deadline.
+
+        Messages have keys, so that one that was sent by an earlier process isn't sent again. Raises `Unscripted`.
+        """
+        waiting = list(waits)
+        sent = [self._send_next(graph, run_id, wait.name) for wait in waiting]
+        if not any(sent):
+            deadlines = [wait.deadline for wait in waiting if wait.deadline is not None]
+            unsent = f"no message {waiting[0].name!r} is scripted any more"
+            skip_to(graph, min(deadlines, default=None), unsent)
+
+    def _send_next(self, graph: GraphMethods[Any], run_id: str, name: str) -> bool:
+        values = self.messages.get(name, ())
+        for number in range(self._sent.get(name, 0), len(values)):
+            self._sent[name] = number + 1
+            if graph.send(run_id, name, values[number], key=f"scripted {number}"):
+                return True
+        return False
 
     def _use(self, question: Question) -> None:
         ways = (question.id, question.prompt, question.node)
@@ -142,14 +171,16 @@ def run_to_end(
     config: Mapping[str, Any] | None = None,
     *,
     answers: Mapping[str, Any] | None = None,
+    messages: Mapping[str, Sequence[Any]] | None = None,
     run_id: str | None = None,
 ) -> S:
     """Run a graph to its end, answering what it asks from a script, and return the final state.
 
-    `answers` are by prompt, node or question id, as in `Script`. The run is resumed after interrupts. Raises
-    `Unscripted` for a question without an answer, and for an answer without a question; else what `execute` raises.
+    `answers` are by prompt, node or question id, as in `Script`. `messages` are by name: the next one is sent when a
+    node waits for it. The run is resumed after interrupts. Raises `Unscripted` for a question without an answer, for
+    an answer without a question, and for messages alike; else what `execute` raises.
     """
-    script = Script(answers)
+    script = Script(answers, messages=messages)
     try:
         state = graph.execute(input, config, run_id=run_id or new_id())
     except RunPaused as paused:
@@ -164,10 +195,11 @@ async def arun_to_end(
     config: Mapping[str, Any] | None = None,
     *,
     answers: Mapping[str, Any] | None = None,
+    messages: Mapping[str, Sequence[Any]] | None = None,
     run_id: str | None = None,
 ) -> S:
     """`run_to_end` by `aexecute` and `aresume`."""
-    script = Script(answers)
+    script = Script(answers, messages=messages)
     try:
         state = await graph.aexecute(input, config, run_id=run_id or new_id())
     except RunPaused as paused:
@@ -198,23 +230,26 @@ async def aresume_to_end(graph: GraphMethods[S], script: Script, paused: RunPaus
 
 def resume_arguments(graph: GraphMethods[Any], script: Script, paused: RunPaused) -> dict[str, Any]:
     """The arguments to resume a paused run with, by the script. Time is skipped where a deadline is to pass."""
+    if isinstance(paused, RunWaiting):
+        script.send_awaited(graph, str(paused.run_id), paused.waits)
+        return {}
     if not paused.questions:
         return {"update": script.update_at(paused.node)}
     scripted = {question.id: script.answer(question) for question in paused.questions}
     answers = {question_id: answer for question_id, answer in scripted.items() if answer is not UNANSWERED}
     if answers:
         return {"answers": answers}
-    _skip_to_deadline(graph, paused.questions)
+    deadlines = [question.deadline for question in paused.questions if question.deadline is not None]
+    unanswered = f"{paused.questions[0].prompt!r} is to stay unanswered"
+    skip_to(graph, min(deadlines, default=None), unanswered)
     return {"value": NOT_GIVEN}
 
 
-def _skip_to_deadline(graph: GraphMethods[Any], questions: list[Question]) -> None:
-    """Let time pass until the nearest deadline."""
-    deadlines = [question.deadline for question in questions if question.deadline is not None]
+def skip_to(graph: GraphMethods[Any], deadline: float | None, why: str) -> None:
+    """Let time pass until a deadline. Raises `Unscripted`, with the reason `why`, where that isn't possible."""
     clock: Any = getattr(graph.compiled().need_client("run_to_end").store, "clock", None)
-    unanswered = f"{questions[0].prompt!r} is to stay unanswered"
-    if not deadlines:
-        raise Unscripted(f"{unanswered}: that needs a question with a deadline")
+    if deadline is None:
+        raise Unscripted(f"{why}: that needs a deadline")
     if not hasattr(clock, "skip_to"):
-        raise Unscripted(f"{unanswered}: that needs a store with a FakeClock")
-    clock.skip_to(min(deadlines))
+        raise Unscripted(f"{why}: that needs a store with a FakeClock")
+    clock.skip_to(deadline)

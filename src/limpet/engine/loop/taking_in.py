@@ -7,6 +7,7 @@ holds their records and says that they are taken in. So each post has its effect
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from limpet.engine.loop.driver_commands import PostsArrived, StopAsked
@@ -90,8 +91,7 @@ def record_posts(
         # A commit that was refused since newer posts wait has left the records of these pending.
         is_new = post.number > writer.recorded_posts
         if post.kind in LETTERS and is_new:
-            box = box_of(post.kind, post.data["name"])
-            letters.append(SentLetter(box, post.data["value"], min(post.data["at"], clocks.store())))
+            letters.append(sent_letter(post, clocks.store()))
         elif post.kind == ANSWER and is_new:
             question_id = post.data["question"]
             at = min(post.data["at"], clocks.store())
@@ -112,6 +112,11 @@ def record_posts(
         writer.add_move(root, {DELIVER: delivered}, clocks.now())
         ended_waits = any(addressee is not None for *_, addressee in delivered)
     return TakenIn(set(answers), asks_to_cancel, newest, ended_waits)
+
+
+def sent_letter(post: Posted, now: float = inf) -> SentLetter:
+    """A post that nodes can wait for. It wasn't sent later than `now`, whatever clock its sender has."""
+    return SentLetter(box_of(post.kind, post.data["name"]), post.data["value"], min(post.data["at"], now))
 
 
 def _why_dropped(question: Question | None, answer: Any, at: float) -> str:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import time
 
+from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.loop.taking_in import sent_letter
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.start import check_id
 from limpet.errors import DamagedRecord
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows
 from limpet.journal.export import ExportedRun, read_new_run
+from limpet.journal.inbox import LETTERS
+from limpet.journal.reader import ViewedTail, read_progress
+from limpet.journal.records import move_record
 from limpet.journal.store import RUNNING, Tail
 from limpet.journal.verify import whole_tail
+from limpet.journal.waits import DELIVER, addressed
 from limpet.journal.writer import summary
 from limpet.stores.atomic_files import explain, replace_file
 
@@ -23,11 +30,26 @@ from limpet.stores.atomic_files import explain, replace_file
 def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
     """Write a run to a file, whole or not at all. Raises `Conflict` while another process advances the run."""
     target = Path(path)
-    data = ExportedRun.from_tail(_read_at_rest(client, run_id)).to_bytes()
+    tail = _read_at_rest(client, run_id)
+    exported = ExportedRun.from_tail(tail)
+    if tail.head.posted > tail.head.taken and exported.records:
+        exported = exported.with_record(_taken_in(client, exported))
+    data = exported.to_bytes()
     try:
         replace_file(target, data)
     except OSError as error:
         raise explain(error, target) from error
+
+
+def _taken_in(client: LeaseClient, exported: ExportedRun) -> bytes:
+    """A record of the messages that wait in the run's inbox, as if it had taken them in; it stays as it is.
+
+    Answers and requests to cancel are for the run in this store, and aren't exported.
+    """
+    progress = read_progress(ViewedTail(exported.head(), 1, exported.records))
+    posts = read_inbox(client.store, exported.run_id, known_only=True)
+    letters = [sent_letter(post) for post in posts if post.kind in LETTERS]
+    return move_record(progress, {DELIVER: addressed(progress, letters)}, time())
 
 
 def import_run(
@@ -52,7 +74,7 @@ def import_run(
     progress = read_new_run(run)
     if progress is not None:
         check_workflows(progress)
-        if progress.status != RUNNING:
+        if progress.status != RUNNING or progress.all_waits():
             run = run._replace(labels=summary(progress).labels)
     client.store.create(run)
     return run_id

@@ -9,6 +9,7 @@ from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_lifecycle import FORK, NEW, next_status
+from limpet.engine.loop.taking_in import sent_letter
 from limpet.engine.node_context.questions import check_update
 from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
@@ -20,7 +21,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import letters_after
 from limpet.journal.store import RUNNING
 from limpet.journal.verify import salvaged_tail
-from limpet.journal.waits import AFTER, BEFORE, Letter, box_of, give_back
+from limpet.journal.waits import AFTER, BEFORE, Letter, give_back
 
 
 def fork(
@@ -40,6 +41,7 @@ def fork(
     check_update(update)
     client = compiled.need_client("fork")
     progress = progress_of(client, run_id, step)
+    give_back(progress, _later_letters(client, run_id, progress, step))
     check_fits(compiled.plan, progress)
     progress.run_id = choose_id(new_run_id)
     progress.parent = f"{run_id}@{progress.step}"
@@ -48,7 +50,6 @@ def fork(
     progress.deadline = None
     progress.status = next_status(NEW, FORK)
     progress.reason = f"forked from {progress.parent}"
-    give_back(progress, _later_letters(client, run_id, progress, step))
     forget_stop(progress)
     if update and compiled.plan.layers is not None:
         update = compiled.plan.layers.check_update(update)
@@ -70,7 +71,8 @@ def _later_letters(client: LeaseClient, run_id: str, progress: Progress, step: i
         for post in read_inbox(client.store, run_id, known_only=True):
             if post.kind in LETTERS:
                 number += 1
-                found.append(Letter(box_of(post.kind, post.data["name"]), number, post.data["value"]))
+                letter = sent_letter(post)
+                found.append(Letter(letter.box, number, letter.value))
     return found
 
 

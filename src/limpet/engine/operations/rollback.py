@@ -38,6 +38,8 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         # A rollback is a way out of damaged records, so those after the step don't stop it.
         tail = salvaged_tail(client.store, run_id)
         progress = progress_at(tail, step)
+        # What was received after the step, or came after it, waits again.
+        give_back(progress, letters_after(tail, step))
         check_fits(compiled.plan, progress)
         progress.step = next_unused_step(tail)
         progress.crashes = held.crashes
@@ -48,8 +50,6 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         if progress.section is not None:
             # Branches that run again get another idempotency key, which is made of the step.
             progress.section.step = progress.step
-        # What was received after the step, or came after it, waits again.
-        give_back(progress, letters_after(tail, step))
         forget_stop(progress)
         writer = JournalWriter(run_id, held.fence, tail.head.sequence)
         writer.add_snapshot(progress)

@@ -67,7 +67,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
 from limpet.journal.store import ENDED, FAILED, RUNNING, RunHead, Tail
-from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, RESUME, has_expired_wait
+from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, RESUME, has_expired_wait, put_back, received_letters
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -293,7 +293,12 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
     question is refused, rather than taken for another one.
     """
     asked = {question.id for question in progress.unanswered_questions()}
+    received = received_letters(progress)
     changed = check_fits(plan, progress)
+    if changed:
+        # What a task had received that starts over, or is gone, waits again.
+        kept = received_letters(progress)
+        put_back(progress, [letter for letter in received if letter not in kept])
     dropped = sorted(asked - {question.id for question in progress.unanswered_questions()})
     if dropped and given.answers_any:
         refused = UsageError(

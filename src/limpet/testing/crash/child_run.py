@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -40,6 +40,7 @@ class RunInput(NamedTuple):
     input: Any
     config: Mapping[str, Any] | None
     answers: Mapping[str, Any] | None
+    messages: Mapping[str, Sequence[Any]] | None = None
 
 
 def run_graph(
@@ -61,7 +62,7 @@ def run_graph(
     store = WatchedStore(Path(database), level=level, clock=clock_of_run(process))
     store.process = process
     graph = WatchedGraph(build(load(source), store, str(source)), store)
-    script = Script(given.answers, process.earlier_answers(), process.note_answer)
+    script = Script(given.answers, process.earlier_answers(), process.note_answer, given.messages)
     # With an interval, an event of the stream may come before the save.
     process.streaming = driver in ("stream", "astream") and graph.compiled().interval == 1
     if driver in ("async", "astream"):
@@ -193,14 +194,15 @@ def _recover(graph: WatchedGraph, script: Script, store: WatchedStore) -> None:
         head = store.head(RUN_ID)
         if head.status == COMPLETED:
             return
+        info = run_info(head)
         if head.status == PAUSED:
-            info = run_info(head)
             paused = RunPaused(RUN_ID, info.reason or "", info.questions, info.node)
             graph.resume(RUN_ID, **resume_arguments(graph, script, paused))
+        elif info.waits and not info.inbox:
+            script.send_awaited(graph, RUN_ID, info.waits)
         elif head.status != RUNNING or supervisor.skipped:
             raise RuntimeError(
-                f"the run is {head.status}, and no supervisor resumes it: "
-                f"{supervisor.skipped or run_info(head).reason}"
+                f"the run is {head.status}, and no supervisor resumes it: {supervisor.skipped or info.reason}"
             )
         else:
             store.clock.skip_to(head.due or 0.0)  # type: ignore[attr-defined]  # a FakeClock

@@ -89,6 +89,7 @@ class CrashMatrix:
         config: Mapping[str, Any] | None = None,
         *,
         answers: Mapping[str, Any] | None = None,
+        messages: Mapping[str, Sequence[Any]] | None = None,
         driver: Literal["sync", "async", "stream", "astream"] = "sync",
         by: Literal["resume", "checkpoint", "recover"] = "resume",
         level: Literal["process", "disk"] = "process",
@@ -104,12 +105,12 @@ class CrashMatrix:
         """Run a graph uninterrupted, then kill it at one point after the other, and return a report.
 
         `graph` is a function at the top of a module that makes it (it may take the store to compile with), or
-        `"package.module:attribute"`: each process makes its own. `answers` are for its questions, as in
-        `run_to_end`. `driver` is "async" for `aexecute` and `aresume`, "stream" for `stream` and "astream" for
-        `astream`; there, an event is what acknowledges a commit. With `by="recover"` a supervisor resumes the runs,
-        with "checkpoint" they are resumed by the id of a checkpoint, of a workflow by any that it keeps. `level` is
-        that of the store. `ignore` names keys of the state that differ from run to run, `repeatable` effects that
-        may happen again.
+        `"package.module:attribute"`: each process makes its own. `answers` are for its questions, and `messages` for
+        what it waits for, as in `run_to_end`. `driver` is "async" for `aexecute` and `aresume`, "stream" for `stream`
+        and "astream" for `astream`; there, an event is what acknowledges a commit. With `by="recover"` a supervisor
+        resumes the runs, with "checkpoint" they are resumed by the id of a checkpoint, of a workflow by any that it
+        keeps. `level` is that of the store. `ignore` names keys of the state that differ from run to run,
+        `repeatable` effects that may happen again.
 
         `point` kills at this point only. `kills` is how many processes of each run are killed, one after the other:
         each that resumes the run is killed at the same point, counted from its own start. Each list of `chains` is
@@ -124,7 +125,7 @@ class CrashMatrix:
         _check_options(driver, by, level)
         _check_kills(point, kills, chains, random_kills)
         source = source_of(graph)
-        given = pickled(RunInput(input, config, answers))
+        given = pickled(RunInput(input, config, answers, messages))
         tolerated = Tolerated(_names(ignore, "ignore"), _names(repeatable, "repeatable"))
         options = ChildOptions(timeout, fresh, driver, by, level)
         try:

@@ -1,0 +1,72 @@
+"""`limpet runs send`, and how a run that waits for messages is shown. H16."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Command
+
+CHAT = """
+from limpet import StateGraph, receive
+
+chat = StateGraph({"said": str, "more": object}, name="chat")
+chat.add_node("turn", lambda state: {"said": receive("user"), "more": receive("more", deadline=3600)})
+chat.set_entry_point("turn")
+chat.set_finish_point("turn")
+"""
+
+
+@pytest.fixture
+def waiting(limpet: Command, here: Path) -> Command:
+    """A command line in whose store the run "c" waits for the message "user"."""
+    (here / "chats.py").write_text(CHAT, encoding="utf-8")
+    result = limpet("run", "chats.py:chat", "--id", "c")
+    assert result.code == 3
+    assert "turn waits for the message user" in result.err
+    return limpet
+
+
+def test_a_message_is_sent_and_the_run_continues(waiting: Command) -> None:
+    """H16: text is sent as it is, and other values as JSON."""
+    shown = waiting("runs", "show", "c")
+    assert "waiting" in shown.out
+    assert "the message user, at turn" in shown.out
+    sent = waiting("runs", "send", "c", "user", "What is kelp?")
+    assert (sent.code, "sent user to run c" in sent.out) == (0, True)
+    assert "1 not taken in yet" in waiting("runs", "show", "c").out
+    assert waiting("resume", "c", "--graph", "chats.py:chat").code == 3
+    shown = waiting("runs", "show", "c")
+    assert "the message more, at turn (until " in shown.out
+    waiting("runs", "send", "c", "more", '{"n": [1, 2]}')
+    assert waiting("resume", "c", "--graph", "chats.py:chat").code == 0
+    state = waiting("runs", "state", "c", "--json").data
+    assert state == {"said": "What is kelp?", "more": {"n": [1, 2]}}
+
+
+def test_a_key_sends_a_message_once(waiting: Command) -> None:
+    """H16: a script may be run again."""
+    assert waiting("runs", "send", "c", "other", "1", "--key", "k", "--json").data["new"] is True
+    assert waiting("runs", "send", "c", "other", "2", "--key", "k", "--json").data["new"] is False
+    again = waiting("runs", "send", "c", "other", "2", "--key", "k")
+    assert (again.code, "nothing was sent" in again.out) == (0, True)
+    facts = waiting("runs", "show", "c", "--json").data
+    assert facts["inbox"] == 1
+
+
+def test_runs_that_wait_are_listed(waiting: Command) -> None:
+    """H16: with what they wait for."""
+    listed = waiting("runs", "list", "--status", "waiting")
+    assert "waits for the message user, at turn" in listed.out
+    (facts,) = waiting("runs", "list", "--status", "waiting", "--json").data
+    assert [wait["name"] for wait in facts["waits"]] == ["user"]
+
+
+def test_a_message_to_a_run_that_has_ended_is_refused(waiting: Command) -> None:
+    """H16: with the command that helps."""
+    waiting("runs", "cancel", "c", "--yes")
+    refused = waiting("runs", "send", "c", "user", "hello")
+    assert refused.code == 2
+    assert "cancelled" in refused.err
+    assert "resume c" in refused.err
