@@ -60,6 +60,7 @@ from limpet.yaml_files.grammar.keys import (
     RETRY,
     STATE_KEY,
     TASK,
+    TEMPLATE,
     WORKFLOW,
     WORKFLOW_CONFIG,
 )
@@ -292,7 +293,7 @@ def test_every_error_is_in_the_reference_with_its_code() -> None:
 
 MAPPINGS: dict[str, KeyedMapping] = {
     "A graph": GRAPH, "A node": NODE, "An edge": EDGE, "Retry": RETRY, "A key of the state": STATE_KEY,
-    "The config of a graph": GRAPH_CONFIG, "A workflow": WORKFLOW, "A task": TASK,
+    "The config of a graph": GRAPH_CONFIG, "A workflow": WORKFLOW, "A task": TASK, "A template": TEMPLATE,
     "The config of a workflow": WORKFLOW_CONFIG,
     **{name: action.parameters for name, action in BUILT_IN.items() if action.parameters is not None},
 }  # fmt: skip

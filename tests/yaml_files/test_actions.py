@@ -489,6 +489,7 @@ def test_what_cannot_be_an_action_is_refused() -> None:
         "http.request",
         "prompt",
         "python",
+        "set",
         "shell",
     }
 
@@ -581,3 +582,62 @@ edges: [{from: go, parallel: [good, bad], fan_in: sum, on_error: collect}, {from
         "failed": "bad/bad: file.read: /no/such/file can't be read as text: No such file or directory",
         "key": {"n": 1},
     }
+
+
+def test_set_updates_the_state_with_what_templates_compute() -> None:
+    """F13: exact types, reducers, nested data, and values as they are written."""
+    graph = loads("""
+state: {n: int, log: {type: list, reducer: append}}
+nodes:
+  - name: compute
+    set:
+      n: "{{ state.n * 2 + 1 }}"
+      half: "{{ state.n / 2 }}"
+      log: "n was {{ state.n }}"
+      nested: {list: ["{{ state.n }}", 7], plain: "state.n"}
+      none: null
+  - {name: again, uses: set, with: {n: "{{ state.n + 1 }}"}}
+  - {name: apart, uses: set, with: {a: "{{ state.n }}"}, output: kept}
+""")
+    state = graph.execute({"n": 3})
+    assert state["n"] == 8
+    assert state["half"] == 1.5
+    assert state["log"] == ["n was 3"]
+    assert state["nested"] == {"list": [3, 7], "plain": "state.n"}
+    assert state["none"] is None
+    assert state["kept"] == {"a": 8}
+    assert "a" not in state
+
+
+def test_set_reads_the_state_as_it_was_before() -> None:
+    """F13"""
+    graph = loads('nodes: [{name: swap, set: {a: "{{ state.b }}", b: "{{ state.a }}"}}]')
+    state = graph.execute({"a": 1, "b": 2})
+    assert (state["a"], state["b"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("node", "mistake"),
+    [
+        ("{name: n, set: {}}", "set must be a mapping of names to values, not an empty"),
+        ("{name: n, uses: set}", "nothing to set"),
+        ("{name: n, set: 5}", "set must be a mapping"),
+        ('{name: n, set: {a: "{{ stat.b }}"}}', "unknown variable 'stat'"),
+        ('{name: n, set: {a: "{{ state.b + }}"}}', "can't be parsed"),
+        ('{name: n, set: {a: 1}, run: "m:f"}', "'run' and 'set'"),
+        ("{name: n, set: {a: 1}, output: b}", "output"),
+    ],
+)
+def test_mistakes_of_set_have_their_places(node: str, mistake: str) -> None:
+    """F13"""
+    with pytest.raises(DeclarationError, match="<text>:1:") as caught:
+        check_text(f"nodes: [{node}]")
+    assert mistake in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["{{ state.__class__ }}", "{{ ''.__class__.__mro__ }}", "{{ state.f() }}"])
+def test_set_calls_no_code(text: str) -> None:
+    """F13: a template reads data."""
+    graph = loads(json.dumps({"nodes": [{"name": "n", "set": {"a": text}}]}))
+    with pytest.raises(ExecutionError, match="node 'n'"):
+        graph.execute({"n": 1})

@@ -179,8 +179,11 @@ nodes:
         (("name: text", "name: inputs"), "4:12: a task can't be called 'inputs'"),
         (("name: text", "name: fetch"), "4:12: a task named 'fetch' already exists"),
         (('run: "flows:text"', "uses: checkpoint.save, with: {path: x}"), "is for graphs"),
-        (('run: "flows:text"', "prompt: '{{ state.x }}'"), "uses the unknown variable 'state'"),
-        (('run: "flows:text"', "condition: 'results.'"), "needs one of 'run', 'uses', 'prompt', 'graph'"),
+        (('run: "flows:text"', "prompt: '{{ parallel_results }}'"), "the unknown variable 'parallel"),
+        (
+            ('run: "flows:text"', "condition: 'results.'"),
+            "needs one of 'run', 'uses', 'prompt', 'set', 'graph'",
+        ),
         (('run: "flows:text"', 'run: "flows:text", condition: "results."'), "can't be parsed"),
         (("optional: [chart]", "optional: 5"), "6:67: optional must be a list of the names"),
     ],
@@ -249,3 +252,94 @@ def test_a_task_depends_on_what_its_parameters_and_templates_name(monkeypatch: p
     assert results["none"] == "mine"
     looked_at = check_text(INFERRED)
     assert ["two parts"] in looked_at.layers  # type: ignore[attr-defined]  # a Workflow
+
+
+def test_a_task_may_set_values_which_are_its_result() -> None:
+    """F13, H13: from inputs, results, context and state."""
+    flow = loads("""
+tasks:
+  - {name: a, set: {n: "{{ inputs.n + 1 }}", text: plain}}
+  - {name: b, set: {twice: "{{ results.a.n * 2 }}", seen: "{{ state.tasks.a.status }}", c: "{{ context }}"}}
+""")
+    results = flow.execute({"n": 2}).results  # type: ignore[attr-defined]
+    assert results["a"] == {"n": 3, "text": "plain"}
+    assert results["b"] == {"twice": 6, "seen": "completed", "c": {}}
+
+
+ADDING = """
+tasks:
+  - {name: index, run: "flows:index"}
+  - {name: report, run: "flows:report", depends_on: [index]}
+templates:
+  - name: page
+    set: {title: "{{ arguments.name }} of {{ results.index }}", by: "{{ node }}"}
+    condition: arguments.name != 'c'
+    safe_to_fail: true
+  - {name: code, run: "flows:code", retry: 2}
+after_layer: flows:after
+"""
+
+
+@pytest.fixture
+def adding(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    told: list[Any] = []
+
+    def index(ctx: Any) -> str:
+        for name in "bc":
+            ctx.add_task(
+                f"page {name}", run="page", arguments={"name": name}, before=["report"], may_fail=True
+            )
+        ctx.add_task("coded", run="code", arguments={"factor": 3})
+        return "index"
+
+    def report(results: dict[str, Any]) -> dict[str, Any]:
+        return results
+
+    def code(index: str, factor: int) -> str:
+        return index * factor
+
+    def after(layer: int, results: dict[str, Any], ctx: Any) -> None:
+        told.append((layer, sorted(results)))
+
+    for each in (index, report, code, after):
+        monkeypatch.setattr(sys.modules["flows"], each.__name__, each, raising=False)
+    return told
+
+
+def test_a_file_has_templates_for_tasks_and_a_handler_after_layers(adding: list[Any]) -> None:
+    """F13, H13, D1: what runs add finds its arguments, and the results that its templates name."""
+    state = loads(ADDING).execute()
+    assert state.results["page b"] == {"title": "b of index", "by": "page b"}  # type: ignore[attr-defined]
+    assert state.results["coded"] == "indexindexindex"  # type: ignore[attr-defined]
+    assert state.tasks["page c"].status == "skipped"  # type: ignore[attr-defined]
+    assert "arguments.name != 'c'" in state.tasks["page c"].reason  # type: ignore[attr-defined]
+    assert adding[0] == (0, ["index"])
+    assert adding[-1][1] == ["report"]
+
+
+@pytest.mark.parametrize(
+    ("change", "mistake"),
+    [
+        (("name: code", "name: page"), "a task named 'page' already exists"),
+        (("name: code", "name: index"), "a task named 'index' already exists"),
+        (
+            ("arguments.name }}", "argumens.name }}"),
+            "the unknown variable 'argumens'; did you mean 'arguments'?",
+        ),
+        (("flows:after", "flows:afterr"), "afterr"),
+        (("retry: 2", "depends_on: [index]"), "template 'code' has no key 'depends_on'"),
+        (('{name: code, run: "flows:code", retry: 2}', "{name: code}"), "needs one of 'run'"),
+    ],
+)
+def test_mistakes_in_templates_for_tasks_have_their_places(
+    change: tuple[str, str], mistake: str, adding: list[Any]
+) -> None:
+    """F13"""
+    with pytest.raises(DeclarationError, match="<text>:") as caught:
+        loads(ADDING.replace(*change, 1))
+    assert mistake in str(caught.value)
+
+
+def test_a_file_with_templates_and_a_handler_can_be_looked_at() -> None:
+    """F13: nothing is imported."""
+    assert check_text(ADDING).layers == [["index"], ["report"]]  # type: ignore[attr-defined]  # a Workflow

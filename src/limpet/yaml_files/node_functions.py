@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from limpet.yaml_files.build.references import import_reference
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mappings import KeyedMapping
 from limpet.yaml_files.grammar.mistakes import Mistakes
-from limpet.yaml_files.templates import Template, render_all, results_read
+from limpet.yaml_files.templates import Template, render_all, results_read, variables_in
 
 GRAPH_VARIABLES = ("state", "config", "node", "run_id", "env", "parallel_results")
 """The variables of templates and conditions in a graph."""
@@ -29,8 +29,14 @@ GRAPH_VARIABLES = ("state", "config", "node", "run_id", "env", "parallel_results
 EDGE_VARIABLES = ("state", "config", "node", "run_id")
 """The variables of conditions and choices at edges."""
 
-TASK_VARIABLES = ("inputs", "results", "context", "config", "node", "run_id", "env")
+TASK_VALUES = ("inputs", "results", "context", "config", "state")
+"""The variables of a workflow's tasks that a function of a task can take as parameters."""
+
+TASK_VARIABLES = (*TASK_VALUES, "node", "run_id", "env")
 """The variables of a workflow's tasks."""
+
+TEMPLATE_VARIABLES = (*TASK_VARIABLES, "arguments")
+"""The variables of templates for tasks: also the arguments that a run gives the task which it adds."""
 
 _ENVIRONMENT: Mapping[str, str] = MappingProxyType(os.environ)
 
@@ -117,7 +123,10 @@ def _provided_parameters(
 
 
 def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
-    """The function of a node that carries out an action. Its result is stored under the key `output`, if given."""
+    """The function of a node that carries out an action. Its result is stored under the key `output`, if given.
+
+    That of an action which updates the state is the update, unless there is an `output`.
+    """
 
     def variables(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> dict[str, Any]:
         return {
@@ -130,9 +139,11 @@ def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
         }
 
     def update(result: Any) -> dict[str, Any] | None:
-        if output is None:
-            return None
-        return {output: result}
+        if output is not None:
+            return {output: result}
+        if bound.action.updates_state:
+            return dict(result)
+        return None
 
     if is_async(bound.function):
 
@@ -147,9 +158,48 @@ def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
     return call
 
 
-def task_function(bound: BoundAction) -> Callable[..., Any]:
-    """The function of a task that carries out an action. The action's result is the task's."""
-    return with_results_read(_task_call(bound), bound.arguments)
+def task_function(bound: BoundAction, *, of_template: bool = False) -> Callable[..., Any]:
+    """The function of a task that carries out an action. The action's result is the task's.
+
+    That of a template for tasks also takes the arguments that a run gives the task which it adds.
+    """
+    used = {*variables_in(bound.arguments), *bound.provided}
+    if is_async(bound.function):
+
+        async def call_async(**values: Any) -> Any:
+            return await bound.call(values["ctx"], _task_variables(values))
+
+        return _with_parameters(call_async, used, of_template, bound.arguments)
+
+    def call(**values: Any) -> Any:
+        return bound.call(values["ctx"], _task_variables(values))
+
+    return _with_parameters(call, used, of_template, bound.arguments)
+
+
+def task_condition(template: Template, *, of_template: bool = False) -> Callable[..., bool]:
+    """The condition of a task. Its name is its text, which the record of a skipped task shows."""
+
+    def holds(**values: Any) -> bool:
+        return bool(template.render(_task_variables(values)))
+
+    holds.__name__ = template.text
+    return _with_parameters(holds, template.variables, of_template, template)
+
+
+def _with_parameters(
+    function: Callable[..., Any], used: Iterable[str], of_template: bool, templates: Any
+) -> Callable[..., Any]:
+    """The function with a parameter for each value of the workflow that is used: others aren't copied for it."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    names = {"ctx", *used} & {"ctx", *TASK_VALUES}
+    if of_template:
+        names.add("results")  # they tell the arguments apart
+    parameters = [inspect.Parameter(name, kind) for name in sorted(names)]
+    if of_template:
+        parameters.append(inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD))
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # any function may have one
+    return with_results_read(function, templates)
 
 
 def with_results_read(function: Callable[..., Any], data: Any) -> Callable[..., Any]:
@@ -158,40 +208,17 @@ def with_results_read(function: Callable[..., Any], data: Any) -> Callable[..., 
     return function
 
 
-def _task_call(bound: BoundAction) -> Callable[..., Any]:
-    if is_async(bound.function):
-
-        async def call_async(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
-            return await bound.call(ctx, _task_variables(inputs, results, context, config, ctx))
-
-        return call_async
-
-    def call(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> Any:
-        return bound.call(ctx, _task_variables(inputs, results, context, config, ctx))
-
-    return call
-
-
-def task_condition(template: Template) -> Callable[..., bool]:
-    """The condition of a task. Its name is its text, which the record of a skipped task shows."""
-
-    def holds(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> bool:
-        return bool(template.render(_task_variables(inputs, results, context, config, ctx)))
-
-    holds.__name__ = template.text
-    return with_results_read(holds, template)
-
-
-def _task_variables(inputs: Any, results: Any, context: Any, config: Any, ctx: Any) -> dict[str, Any]:
-    return {
-        "inputs": inputs,
-        "results": results,
-        "context": context,
-        "config": config,
-        "node": ctx.node,
-        "run_id": ctx.run_id,
-        "env": _ENVIRONMENT,
+def _task_variables(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The variables of templates, from what the function of a task was called with."""
+    ctx = values["ctx"]
+    variables = {name: values[name] for name in TASK_VALUES if name in values}
+    results = values.get("results", {})
+    variables["arguments"] = {
+        name: value
+        for name, value in values.items()
+        if name not in TASK_VALUES and name != "ctx" and name not in results
     }
+    return {**variables, "node": ctx.node, "run_id": ctx.run_id, "env": _ENVIRONMENT}
 
 
 def edge_predicate(template: Template) -> Callable[..., bool]:

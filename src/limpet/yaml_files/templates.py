@@ -9,7 +9,7 @@ changes, no includes. What it makes and does is bounded, so that it can't use up
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from datetime import date, time, timedelta
 from functools import cache, partial
 from types import GeneratorType
@@ -141,15 +141,24 @@ def render_all(data: Any, variables: Mapping[str, Any]) -> Any:
 
 def results_read(data: Any) -> tuple[str, ...]:
     """The names of the tasks whose results the templates in this data name."""
+    return tuple(name for template in _templates_in(data) for name in template.reads_results)
+
+
+def variables_in(data: Any) -> set[str]:
+    """The variables that the templates in this data use."""
+    return {name for template in _templates_in(data) for name in template.variables}
+
+
+def _templates_in(data: Any) -> Iterator[Template]:
     match data:
         case Template():
-            return data.reads_results
+            yield data
         case dict():
-            return tuple(name for each in data.values() for name in results_read(each))
+            for each in data.values():
+                yield from _templates_in(each)
         case list():
-            return tuple(name for each in data for name in results_read(each))
-        case _:
-            return ()
+            for each in data:
+                yield from _templates_in(each)
 
 
 def _parse_template(text: str) -> Parsed:

@@ -169,8 +169,7 @@ class StepRetention:
     it, not for this; therefore more than `keep` checkpoints may still exist.
 
     A session that has resumed the run knows the newest snapshot, `first`, and what happens from then on. Where that
-    isn't enough, as in a conversation that pauses at every turn, `unneeded_before` finds it
-    out from the journal.
+    isn't enough, as in a conversation that pauses at every turn, `unneeded_before` finds it out from the journal.
     """
 
     __slots__ = ("_checkpoints", "_pruned", "_snapshots")
@@ -179,8 +178,7 @@ class StepRetention:
         self._checkpoints: deque[int] = deque(maxlen=keep)
         """The last records of the newest checkpoints."""
         self._snapshots = [first]
-        self._pruned = 1
-        """The record before which all may be deleted already."""
+        self._pruned = first
 
     @property
     def is_full(self) -> bool:

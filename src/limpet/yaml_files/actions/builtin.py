@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from limpet.yaml_files.actions.registry import Action
 from limpet.yaml_files.build.references import REFERENCE_PATTERN
@@ -181,6 +181,12 @@ _FILE_WRITE = KeyedMapping(
     suggestions={"text": "content", "data": "content", "body": "content"},
 )
 
+
+def _computed_values(**values: Any) -> dict[str, Any]:
+    """The action `set`: what is under `with`, whose templates have been rendered."""
+    return values
+
+
 # Functions are referred to by name, so that a graph imports only the actions that it uses.
 _ACTIONS: Final = (
     Action(
@@ -200,6 +206,7 @@ _ACTIONS: Final = (
     Action("http.request", "limpet.yaml_files.actions.http:send_request", _HTTP),
     Action("prompt", "limpet.yaml_files.actions.prompt:ask", _PROMPT),
     Action("python", "", _PYTHON),  # the function is in its arguments
+    Action("set", _computed_values, updates_state=True),
     Action("shell", "limpet.yaml_files.actions.shell:run_program", _SHELL),
 )
 BUILT_IN: Final[Mapping[str, Action]] = {each.name: each for each in _ACTIONS}

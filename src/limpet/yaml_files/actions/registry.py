@@ -20,13 +20,14 @@ class Action(NamedTuple):
     """Something that a node can do by name.
 
     `call` is the function, or a reference to it. `parameters` describes the arguments of a built-in action.
-    `for_graphs_only` says that workflows can't use it.
+    `for_graphs_only` says that workflows can't use it, `updates_state` that its result is an update of the state.
     """
 
     name: str
     call: Callable[..., Any] | str
     parameters: KeyedMapping | None = None
     for_graphs_only: bool = False
+    updates_state: bool = False
 
 
 def action(name: str) -> Callable[[F], F]:

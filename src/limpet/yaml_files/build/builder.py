@@ -122,8 +122,9 @@ class DeclarationBuilder:
         found = {**self.resources, **given}
         return {"resources": Resources(found.values())} if found else {}
 
-    def work_of(self, declared: Value, owner: str) -> Any:
+    def work_of(self, declared: Value, owner: str, compiler: TemplateCompiler | None = None) -> Any:
         """What a node or task does: a `BoundAction`, a function, or a `NestedGraph`; None if it does nothing."""
+        compiler = compiler or self.compiler
         run = declared.get("run")
         if run is not None:
             return self.object_at(run)
@@ -135,13 +136,19 @@ class DeclarationBuilder:
             arguments = prompt
             if not isinstance(prompt.data, dict):
                 arguments = prompt.with_data({"text": prompt})
-            return self._action("prompt", arguments, prompt, owner)
+            return self._action("prompt", arguments, prompt, owner, compiler)
+        values = declared.get("set")
+        if values is not None:
+            return self._action("set", values, values, owner, compiler)
         uses = declared.text("uses")
         if uses is not None:
-            return self._action(uses, declared.get("with") or Value({}), declared.place_of("uses"), owner)
+            place = declared.place_of("uses")
+            return self._action(uses, declared.get("with") or Value({}), place, owner, compiler)
         return None
 
-    def _action(self, name: str, given: Value, place: Value, owner: str) -> BoundAction | Callable[..., Any]:
+    def _action(
+        self, name: str, given: Value, place: Value, owner: str, compiler: TemplateCompiler
+    ) -> BoundAction | Callable[..., Any]:
         if name in BUILT_IN and BUILT_IN[name].for_graphs_only and self.kind == "workflow":
             self.mistakes.note(
                 place, f"the action {name!r} is for graphs; a workflow has checkpoints of its own"
@@ -149,7 +156,9 @@ class DeclarationBuilder:
             return stand_in(name)
         if not isinstance(given.data, dict):
             return stand_in(name)
-        arguments = {str(key): self.compiler.data(value, owner) for key, value in given.data.items()}
+        arguments = {str(key): compiler.data(value, owner) for key, value in given.data.items()}
+        if name == "set" and not arguments and not self.is_partial:
+            self.mistakes.note(place, f"{owner}: set has nothing to set; give it values by name")
         if name in BUILT_IN and is_made_from_data(arguments.get(ROOT_KEY)):
             self.mistakes.note(
                 given.data[ROOT_KEY],
@@ -157,7 +166,7 @@ class DeclarationBuilder:
                 "write a directory, or a template of env alone",
             )
         bound: BoundAction | None = self.attempt(
-            place, lambda: self.code.bound_action(name, arguments, self.variables, owner)
+            place, lambda: self.code.bound_action(name, arguments, compiler.variables, owner)
         )
         return bound or with_results_read(stand_in(name), arguments)
 

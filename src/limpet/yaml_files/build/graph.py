@@ -16,7 +16,7 @@ from limpet.state_graph import StateGraph
 from limpet.yaml_files.build.builder import BuildContext, DeclarationBuilder, NestedGraph, check_settings
 from limpet.yaml_files.build.from_checkpoint import ResumesFromCheckpoint
 from limpet.yaml_files.document import Value
-from limpet.yaml_files.grammar.keys import BOUNDARY_NAMES
+from limpet.yaml_files.grammar.shared_types import BOUNDARY_NAMES
 from limpet.yaml_files.grammar.value_types import is_template
 from limpet.yaml_files.node_functions import (
     EDGE_VARIABLES,

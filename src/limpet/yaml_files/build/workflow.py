@@ -12,7 +12,14 @@ from limpet.workflow import Workflow
 from limpet.yaml_files.build.builder import DeclarationBuilder, NestedGraph, check_settings
 from limpet.yaml_files.build.from_checkpoint import ResumesFromCheckpoint
 from limpet.yaml_files.document import Value
-from limpet.yaml_files.node_functions import TASK_VARIABLES, BoundAction, task_condition, task_function
+from limpet.yaml_files.node_functions import (
+    TASK_VARIABLES,
+    TEMPLATE_VARIABLES,
+    BoundAction,
+    task_condition,
+    task_function,
+)
+from limpet.yaml_files.templates import TemplateCompiler
 
 _COMPILE_SETTINGS = (
     "store",
@@ -53,6 +60,13 @@ class WorkflowBuilder(DeclarationBuilder):
             if task:
                 places.setdefault(task, declared.place_of("name"))
                 self._add_task(flow, task, declared)
+        for declared in self.value.items("templates"):
+            template = declared.text("name")
+            if template:
+                self._add_template(flow, template, declared)
+        handler = self.value.get("after_layer")
+        if handler is not None and not self.is_partial:
+            self.attempt(handler, lambda: flow.after_layer(self.object_at(handler)))
         if not self.is_partial:
             self._check(flow, places)
         return flow
@@ -76,20 +90,41 @@ class WorkflowBuilder(DeclarationBuilder):
             self.mistakes.note(declared.place_of("name"), message)
             return
         work = self.work_of(declared, owner)
-        options = self.retry_and_timeout(declared)
+        options = self._options(declared, owner, self.compiler)
         if isinstance(work, BoundAction):
             work = task_function(work)
         elif isinstance(work, NestedGraph):
             work = work.graph
-        condition = declared.get("condition")
-        if condition is not None and isinstance(condition.data, str):
-            template = self.compiler.expression(condition, f"{owner}, condition")
-            options["condition"] = None if template is None else task_condition(template)
-        for key in ("depends_on", "optional", "safe_to_fail", "arguments"):
+        for key in ("depends_on", "optional", "arguments"):
             if key in declared.data and not self.is_partial:
                 options[key] = declared.data[key].plain_data()
         if work is not None:
             self.attempt(declared.place_of("name"), lambda: flow.add_task(name, work, **options))
+
+    def _add_template(self, flow: DeclaredWorkflow, name: str, declared: Value) -> None:
+        owner = f"template {name!r}"
+        compiler = TemplateCompiler(self.mistakes, TEMPLATE_VARIABLES)
+        work = self.work_of(declared, owner, compiler)
+        options = self._options(declared, owner, compiler)
+        if isinstance(work, BoundAction):
+            work = task_function(work, of_template=True)
+        elif isinstance(work, NestedGraph):
+            work = work.graph
+        if work is not None:
+            self.attempt(declared.place_of("name"), lambda: flow.add_template(name, work, **options))
+
+    def _options(self, declared: Value, owner: str, compiler: TemplateCompiler) -> dict[str, Any]:
+        """What a task and a template for tasks have besides their work."""
+        options = self.retry_and_timeout(declared)
+        condition = declared.get("condition")
+        if condition is not None and isinstance(condition.data, str):
+            template = compiler.expression(condition, f"{owner}, condition")
+            options["condition"] = None
+            if template is not None:
+                options["condition"] = task_condition(template, of_template=compiler is not self.compiler)
+        if "safe_to_fail" in declared.data and not self.is_partial:
+            options["safe_to_fail"] = declared.data["safe_to_fail"].plain_data()
+        return options
 
     def _check(self, flow: DeclaredWorkflow, places: Mapping[str, Value]) -> None:
         """Note the mistakes of the workflow as a whole at the tasks that they name."""

@@ -1,5 +1,7 @@
 """Every key that a file may have, the type of its value, and what it is for. A new key is added here.
 
+Those under `config` are in `config_keys.py`.
+
 The loader checks files with these tables, the JSON Schema is generated from them, and tests hold the schema and the
 reference (docs/reference/yaml.md) against them. What a key does is in `build/graph.py` and `build/workflow.py`. The
 keys that each built-in action has under `with` are in `actions/builtin.py`.
@@ -12,20 +14,32 @@ from functools import partial
 from typing import Final
 
 from limpet.yaml_files.actions.builtin import BUILT_IN
-from limpet.yaml_files.build.references import REFERENCE_PATTERN
 from limpet.yaml_files.document import Value
+from limpet.yaml_files.grammar.config_keys import GRAPH_CONFIG, WORKFLOW_CONFIG
 from limpet.yaml_files.grammar.mappings import Key, KeyedMapping, KeyRules, SharedType, TypeBySwitch
 from limpet.yaml_files.grammar.mistakes import Mistakes
+from limpet.yaml_files.grammar.shared_types import (
+    DURATION,
+    DURATION_OR_ZERO,
+    EXCEPTION_NAME,
+    EXPRESSION,
+    FUNCTION,
+    MODULE,
+    NEW_NODE_NAME,
+    NODE_NAME,
+    NODE_NAMES,
+    POSITIVE_INTEGER,
+    REFERENCE,
+    STATE_KEY_NAME,
+    TASK_NAME,
+)
 from limpet.yaml_files.grammar.value_types import (
     AnyOf,
     AnyText,
     AnyValue,
     Boolean,
-    Integer,
     ListOf,
     MapOf,
-    NotTemplated,
-    Null,
     Number,
     OneWordOf,
     Schema,
@@ -35,24 +49,6 @@ from limpet.yaml_files.grammar.value_types import (
 
 STATE_TYPES: Final = ("any", "bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple")
 REDUCERS: Final = ("append", "merge")
-BOUNDARY_NAMES: Final = ("START", "END", "__start__", "__end__")
-"""The names of the beginning and the end of a run, which no node can have."""
-
-FUNCTION = Text("a function as module:function (code is in modules, not in the file)", REFERENCE_PATTERN)
-REFERENCE = Text("a reference as module:name", REFERENCE_PATTERN)
-MODULE = Text("the name of a module", r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")
-NEW_NODE_NAME = Text("a name without '/', and not START or END", rf"^(?!({'|'.join(BOUNDARY_NAMES)})$)[^/]+$")
-NODE_NAME = Text("the name of a node")
-TASK_NAME = Text("the name of a task")
-EXCEPTION_NAME = Text("the name of an exception")
-STATE_KEY_NAME = Text("a key of the state")
-NODE_NAMES = ListOf(NODE_NAME, "a list of the names of nodes")
-EXPRESSION = Text("an expression")
-DURATION = Number("a number of seconds above 0", above=0)
-DURATION_OR_ZERO = Number("a number of seconds", least=0)
-POSITIVE_INTEGER = Integer("a whole number of at least 1", least=1)
-POSITIVE_INTEGER_OR_NULL = AnyOf(POSITIVE_INTEGER, Null())
-
 NESTED_DECLARATION = SharedType("declaration", "a graph", lambda: _Declaration())
 
 RETRY = KeyedMapping(
@@ -199,6 +195,11 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
         AnyOf(Text("a question"), _ACTION_PARAMETERS["prompt"]),
         "A question that pauses the run until it is answered.",
     ),
+    "set": Key(
+        MapOf(AnyValue(), "a mapping of names to values", 1),
+        "Values to compute; texts may be templates. "
+        "A node updates the state with them, for a task they are the result.",
+    ),
     "graph": Key(
         AnyOf(Text("the path of a .yaml file", r"\.ya?ml$"), NESTED_DECLARATION),
         "A graph or workflow to run inside: inline, or a .yaml file, by its path from this file.",
@@ -209,7 +210,7 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
     "timeout": Key(DURATION, "How many seconds it may take."),
     "description": Key(AnyText(), "What it is for."),
 }
-_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "graph")
+_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "set", "graph")
 
 NODE = KeyedMapping(
     "node",
@@ -260,6 +261,10 @@ _DEPENDENCIES = AnyOf(
     ListOf(TASK_NAME, "a list of the names of tasks"),
     MapOf(TASK_NAME, "a mapping of parameters to tasks"),
 )
+_TASK_OPTIONS: Final[Mapping[str, Key]] = {
+    "condition": Key(EXPRESSION, "An expression; if it doesn't hold, the task is skipped."),
+    "safe_to_fail": Key(Boolean(), "Whether the run continues when the task has failed."),
+}
 TASK = KeyedMapping(
     "task",
     "A task of a workflow: what it does, and what it depends on.",
@@ -274,8 +279,7 @@ TASK = KeyedMapping(
             "name.",
         ),
         "optional": Key(_DEPENDENCIES, "The tasks that it waits for, and whose results it can do without."),
-        "condition": Key(EXPRESSION, "An expression; if it doesn't hold, the task is skipped."),
-        "safe_to_fail": Key(Boolean(), "Whether the run continues when the task has failed."),
+        **_TASK_OPTIONS,
         "arguments": Key(MapOf(AnyValue(), "a mapping"), "Further arguments of its function or graph."),
     },
     KeyRules(
@@ -296,69 +300,16 @@ TASK = KeyedMapping(
     },
 )
 
-_NO_TEMPLATE = "config is read when the file is loaded; for another value, call compile() after load()"
-
-_CONFIG_KEYS: Final[Mapping[str, Key]] = {
-    "store": Key(
-        NotTemplated(Text("the name, URL or file of a store"), _NO_TEMPLATE),
-        "Where runs are kept: a URL, a name, or a file.",
-    ),
-    "checkpoint": Key(
-        NotTemplated(Text("the path of a checkpoint file, or the id of a checkpoint"), _NO_TEMPLATE),
-        "The checkpoint that runs resume from, instead of starting at the beginning: a file, or an id.",
-    ),
-    "preserve": Key(Boolean(), "Whether all records of a run are kept when it has completed."),
-    "keep_result": Key(
-        Boolean(), "Whether the result of a run is kept when it has completed; it is by default."
-    ),
-    "keep": Key(
-        POSITIVE_INTEGER_OR_NULL, "How many of a run's newest checkpoints are kept, at least; null keeps all."
-    ),
-    "lease": Key(
-        DURATION,
-        "Seconds after which another process may resume a run whose process no longer responds; 10 by default.",
-    ),
-    "max_concurrency": Key(
-        POSITIVE_INTEGER, "How many nodes or tasks of a run are called at once, at most; 32 by default."
-    ),
-    "on_save_error": Key(OneWordOf("fail", "continue", "wait"), "What a run does when a save fails."),
-    "observers": Key(
-        ListOf(Text("the name of an observer"), "a list of names"),
-        "The observers of the runs: log, progress, ….",
-    ),
-}
-
-GRAPH_CONFIG = KeyedMapping(
-    "config",
-    "How the graph is run and saved.",
+TEMPLATE = KeyedMapping(
+    "template",
+    "The code of tasks that runs add: `ctx.add_task(…, run=name)`.",
     {
-        **_CONFIG_KEYS,
-        "checkpoint_dir": Key(
-            NotTemplated(Text("the path of a directory"), _NO_TEMPLATE),
-            "Where a checkpoint file is written whenever a run stops.",
-        ),
-        "interval": Key(
-            Integer("a whole number of at least 0", least=0),
-            "After how many nodes a run is saved; 1 by default.",
-        ),
-        "interrupt_before": Key(NODE_NAMES, "Nodes before which a run stops until it is resumed."),
-        "interrupt_after": Key(NODE_NAMES, "Nodes after which a run stops until it is resumed."),
-        "max_iterations": Key(
-            POSITIVE_INTEGER_OR_NULL,
-            "How many nodes a run may complete; 1000 by default, null for any number.",
-        ),
+        "name": Key(Text("a name without '/'", r"^[^/]+$"), "Its name.", required=True),
+        **_WORK_KEYS,
+        **_TASK_OPTIONS,
     },
-)
-WORKFLOW_CONFIG = KeyedMapping(
-    "config",
-    "How the workflow is run and saved.",
-    {
-        **_CONFIG_KEYS,
-        "on_mismatch": Key(
-            OneWordOf("fail", "warn"), "What happens to a run whose tasks differ from those of the file now."
-        ),
-        "max_layers": Key(POSITIVE_INTEGER, "How many layers a run may have; 10000 by default."),
-    },
+    KeyRules(one_of=[_KINDS_OF_WORK], needs=[("with", ("uses",))], type_by_switch=_WITH_BY_ACTION),
+    suggestions={"id": "name", "function": "run", "action": "uses", "if": "condition", "when": "condition"},
 )
 
 _TOP_KEYS: Final[Mapping[str, Key]] = {
@@ -411,6 +362,12 @@ WORKFLOW = KeyedMapping(
     {
         **_TOP_KEYS,
         "tasks": Key(ListOf(TASK, "a list of tasks", 1), "The tasks.", required=True),
+        "templates": Key(
+            ListOf(TEMPLATE, "a list of templates"), "The code of tasks that runs add while they run."
+        ),
+        "after_layer": Key(
+            FUNCTION, "The function to call after each layer, as module:function; it may add and skip tasks."
+        ),
         "config": Key(WORKFLOW_CONFIG, "How it is run and saved."),
     },
     free_prefix="x-",
