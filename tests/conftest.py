@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, open_store
-from limpet.engine.node_context.node_context import CURRENT
+from limpet.engine.node_context.call_scope import CURRENT
 from limpet.journal.store import Store
 from limpet.stores import opening
 from limpet.testing import pytest_plugin as plugin

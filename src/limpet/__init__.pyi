@@ -1,13 +1,13 @@
 """The public names of Limpet, each with the module it comes from. `__init__.py` imports them when first asked for."""
 
 from limpet.engine.node_context.branch_result import BranchResult as BranchResult
+from limpet.engine.node_context.call_scope import once as once
+from limpet.engine.node_context.call_scope import pause as pause
+from limpet.engine.node_context.call_scope import sleep as sleep
 from limpet.engine.node_context.emit import emit as emit
 from limpet.engine.node_context.emit import progress as progress
 from limpet.engine.node_context.messages import receive as receive
 from limpet.engine.node_context.node_context import NodeContext as NodeContext
-from limpet.engine.node_context.node_context import once as once
-from limpet.engine.node_context.node_context import pause as pause
-from limpet.engine.node_context.node_context import sleep as sleep
 from limpet.engine.operations.bulk import Outcome as Outcome
 from limpet.engine.operations.bulk import Outcomes as Outcomes
 from limpet.engine.operations.flatten import Flattened as Flattened
@@ -31,6 +31,7 @@ from limpet.errors import DeclarationError as DeclarationError
 from limpet.errors import DefinitionError as DefinitionError
 from limpet.errors import ExecutionError as ExecutionError
 from limpet.errors import ForbiddenType as ForbiddenType
+from limpet.errors import InvalidValue as InvalidValue
 from limpet.errors import KeyMissing as KeyMissing
 from limpet.errors import LimpetError as LimpetError
 from limpet.errors import NodeTimeout as NodeTimeout
@@ -46,6 +47,7 @@ from limpet.errors import StoreError as StoreError
 from limpet.errors import StoreUnavailable as StoreUnavailable
 from limpet.errors import TemplateError as TemplateError
 from limpet.errors import TooLarge as TooLarge
+from limpet.errors import UnknownKey as UnknownKey
 from limpet.errors import UnknownName as UnknownName
 from limpet.errors import UnstorableValue as UnstorableValue
 from limpet.errors import UnsupportedFormat as UnsupportedFormat

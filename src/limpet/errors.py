@@ -158,6 +158,36 @@ class UsageError(LimpetError, ValueError):
     code = "usage"
 
 
+class UnknownKey(UsageError, KeyError):
+    """The state has no value under this `key`: it is misspelt, or nothing has set it yet. It is a `KeyError`, too."""
+
+    code = "unknown-key"
+
+    def __init__(self, key: object, present: Iterable[str], declared: Iterable[str] = ()) -> None:
+        self.key = key
+        known = list(dict.fromkeys([*present, *declared]))
+        if key in known:
+            super().__init__(f"the state has no {key!r} yet: the schema names it, and nothing has set it")
+        else:
+            super().__init__(f"the state has no {key!r}{did_you_mean(key, known)}")
+
+
+class InvalidValue(UsageError):
+    """A value doesn't fit the class that describes the state, its `schema`. Nothing of what it came with counts.
+
+    `field` is the key that it is for, and `reason` why it doesn't fit. If a node returned it, the `ExecutionError`
+    around this names the node.
+    """
+
+    code = "invalid-value"
+
+    def __init__(self, what: str, schema: str, field: str, reason: str) -> None:
+        self.schema = schema
+        self.field = field
+        self.reason = reason
+        super().__init__(f"{what} doesn't fit {schema}: {reason}")
+
+
 class WrongGraph(UsageError):
     """A graph was asked about a run of another graph, whose name is `graph`. A graph's calls reach its own runs only.
 

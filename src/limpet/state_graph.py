@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from limpet.compile_options import CompileOptions, read_encryption, read_resources, resolve_observers
 from limpet.defaults import LEASE, MAX_ITERATIONS
@@ -17,7 +17,7 @@ from limpet.graphs.builder import NO_RESOURCES, GraphBuilder, interrupt_names
 from limpet.graphs.graph_config import CheckpointConfig, GraphConfig
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import text_of_values
-from limpet.graphs.state import State
+from limpet.graphs.state import Model, State
 from limpet.observe.events import CHECKPOINT_LOAD, CHECKPOINT_SAVE
 from limpet.run import AsyncRun, OpenSession, Run
 from limpet.stores.opening import open_store
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from limpet.stores.retention import Retention
 
 
-class StateGraph(GraphBuilder, GraphMethods[State]):
+class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
     """A graph of functions over one state: nodes, edges with conditions, cycles.
 
     `schema` names the state's keys: a dict of types, a TypedDict, a dataclass or a pydantic model, with
@@ -42,7 +42,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
 
     def __init__(
         self,
-        schema: Any = None,
+        schema: type[Model] | Mapping[str, Any] | None = None,
         *,
         name: str = "graph",
         max_iterations: int | None = MAX_ITERATIONS,
@@ -64,7 +64,11 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         self._compiled: CompiledGraph | None = None
 
     @classmethod
-    def from_config(cls, config: GraphConfig | Mapping[str, Any], schema: Any = None) -> StateGraph:
+    def from_config(
+        cls,
+        config: GraphConfig | Mapping[str, Any],
+        schema: type[Model] | Mapping[str, Any] | None = None,
+    ) -> StateGraph[Model]:
         """A graph with the settings of a `GraphConfig`, or of a dict as one. Raises `DefinitionError`."""
         settings = config if isinstance(config, GraphConfig) else GraphConfig.from_dict(config)
         return cls(
@@ -95,7 +99,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         allow_plain_text_secrets: bool = False,
         retention: Retention | None = None,
         resources: Mapping[str, Any] | None = None,
-    ) -> StateGraph:
+    ) -> Self:
         """Check the graph, set how it runs, and return it.
 
         `store` (an object, a registered name, a URL or a file) saves every run after each node, or after
@@ -219,7 +223,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         state_update: Mapping[str, Any] | None = None,
         *,
         file_path: str | os.PathLike[str] | None = None,
-    ) -> Run[State]:
+    ) -> Run[State[Model]]:
         """Resume a run from a checkpoint file; iterate what this returns for its events.
 
         `state_update` is merged into the saved state and `config` over the saved one. A run that stopped by itself
@@ -239,7 +243,7 @@ class StateGraph(GraphBuilder, GraphMethods[State]):
         state_update: Mapping[str, Any] | None = None,
         *,
         file_path: str | os.PathLike[str] | None = None,
-    ) -> AsyncRun[State]:
+    ) -> AsyncRun[State[Model]]:
         """`resume_from_checkpoint` for `async for`."""
         from limpet.engine.sessions.checkpoint_refs import run_of
 

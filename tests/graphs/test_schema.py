@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import pydantic
 import pytest
 
-from limpet import DefinitionError, ExecutionError, State, StateGraph, UsageError, append, merge
+from limpet import DefinitionError, ExecutionError, State, StateGraph, UsageError, append, merge, secret
 from limpet.graphs.schema import read_schema
 from support.graphs import Crash, chain, crash_once
 
@@ -249,9 +250,43 @@ def test_a_reducer_that_raises_fails_the_node() -> None:
     assert caught.value.state == {"n": 1}
 
 
-def test_a_class_in_the_annotation_isnt_a_reducer() -> None:
-    """F1: only functions and callable objects combine; types and notes in `Annotated` are left alone."""
-    assert read_schema({"a": Annotated[int, "note"], "b": Annotated[int, str], "c": int}).reducers == {}
+@pytest.mark.parametrize(
+    ("hint", "why"),
+    [
+        (Annotated[list, "append"], "the text 'append' isn't a reducer; write the function itself, Annotated[list"),
+        (NotRequired[Annotated[list, "operator.add"]], "the text 'operator.add' isn't a reducer"),
+        (Annotated[list, list], "the class list isn't a reducer"),
+        (Annotated[int, 5], "5 isn't a reducer: that is a function (old, new)"),
+        (Annotated[int, None], "None isn't a reducer"),
+        (Annotated[list, len], "len isn't a reducer: it can't be called with (old, new)"),
+        (Annotated[list, append, merge], "the key 'key' has two reducers: append, merge"),
+        (Annotated[list, append] | None, "put Annotated around the whole, as in Annotated[list | None, append]"),
+    ],
+)  # fmt: skip
+def test_what_is_meant_as_a_reducer_and_isnt_one_is_refused(hint: Any, why: str) -> None:
+    """H14: it isn't ignored, and the error says what to write."""
+    with pytest.raises(DefinitionError, match=re.escape(why)):
+        StateGraph({"fine": int, "key": hint})
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ["the topic of it", pydantic.Field(max_length=3), pydantic.AfterValidator(str.strip), secret, pydantic.Strict],
+)  # fmt: skip
+def test_what_an_annotation_says_to_others_isnt_a_reducer(extra: Any) -> None:
+    """H14: a note of several words, and what other libraries read, is left alone."""
+    assert read_schema({"a": Annotated[str, extra], "c": int}).reducers == {}
+
+
+class Optional(TypedDict):
+    log: NotRequired[Annotated[list[str], append]]
+
+
+def test_a_key_that_isnt_required_can_have_a_reducer() -> None:
+    """H14: `NotRequired` around the annotation changes nothing."""
+    assert live_and_resumed(Optional, {}, lambda state: {"log": "a"}, lambda state: {"log": "b"}) == {
+        "log": ["a", "b"]
+    }
 
 
 @pytest.mark.parametrize("make", [OrderedDict, lambda **values: type("Sub", (dict,), {})(values)])

@@ -23,6 +23,7 @@ from limpet import (
     MemoryStore,
     State,
     StateGraph,
+    UnknownKey,
     UnstorableValue,
     UsageError,
     append,
@@ -618,3 +619,22 @@ def test_what_isnt_an_update_is_refused(returned: Any, store: str | None) -> Non
         graph.execute({"a": 1})
     assert isinstance(caught.value.cause, UsageError)
     assert caught.value.state == {"a": 1}
+
+
+def test_a_misspelt_key_suggests_the_one_that_was_meant() -> None:
+    """H14: it is a `KeyError`, wherever the state comes from."""
+    graph = StateGraph({"topic": str, "later": int}).add_node("a", run=lambda state: {"n": state["topc"]})
+    graph.set_entry_point("a").set_finish_point("a")
+    for store in (None, "memory://"):
+        with pytest.raises(ExecutionError, match="no 'topc'; did you mean 'topic'") as caught:
+            graph.compile(store=store).execute({"topic": "kelp"})
+        assert isinstance(caught.value.cause, KeyError)
+    state = chain(lambda state: None, schema={"topic": str, "later": int}).execute({"topic": "kelp"})
+    with pytest.raises(UnknownKey, match="the state has no 'topc'; did you mean 'topic'") as missing:
+        state["topc"]
+    assert missing.value.key == "topc"
+    with pytest.raises(KeyError, match="the state has no 'later' yet: the schema names it"):
+        state["later"]
+    with pytest.raises(KeyError, match=r"the state has no 'x'$"):
+        State({"topic": 1})["x"]
+    assert state.get("topc") is None

@@ -27,7 +27,8 @@ from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.loop.driver_commands import Cancelled, PostsArrived, Report, StopAsked, Verdict, Wait
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
-from limpet.engine.node_context.node_context import NodeContext, pause
+from limpet.engine.node_context.call_scope import pause
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume

@@ -22,7 +22,7 @@ from limpet import (
     pause,
     sleep,
 )
-from limpet.engine.node_context.node_context import CURRENT
+from limpet.engine.node_context.call_scope import CURRENT
 
 if TYPE_CHECKING:
     from support.simulation import Simulation

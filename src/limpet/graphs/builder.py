@@ -15,6 +15,7 @@ from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, pla
 from limpet.graphs.predicates import Predicate
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
+from limpet.graphs.typed_state.typed_functions import typed_edge, typed_function
 from limpet.graphs.validation import Draft, missing_node, mistakes_in, unfilled_parameters
 
 Passing = Mapping[str, str] | Callable[..., Any] | None
@@ -264,6 +265,10 @@ class GraphBuilder:
         self._freezing = True
         try:
             nodes = {name: self._frozen_node(name, before, after, resources) for name in self._draft.nodes}
+        except DefinitionError as problem:
+            if problem.graph:
+                raise
+            raise DefinitionError(problem.mistakes, self.name) from None
         finally:
             self._freezing = False
         entry = self._draft.entries[0]
@@ -303,17 +308,37 @@ class GraphBuilder:
             if edge.source != name:
                 continue
             if isinstance(edge, Section) and index in draft.maps:
-                mapped = _frozen_inner(draft.maps[index], str(edge.each), before, after, resources)
+                mapped = self._frozen_inner(draft.maps[index], str(edge.each), before, after, resources)
                 edge = edge._replace(inner=mapped)
+            edge = typed_edge(edge, self.schema, resources)
             edges.append(edge.bound(resources) if resources else edge)
         exits = name in draft.exits or not edges
         inner = None
         if spec.inner is not None:
-            inner = _frozen_inner(spec.inner, name, before, after, resources)
+            inner = self._frozen_inner(spec.inner, name, before, after, resources)
         function = spec.function
-        if function is not None and resources:
+        if function is not None:
+            function = typed_function(function, self.schema, f"node {name!r}", resources, updates=True)
             function = function.bound(resources)
         return plan_node(name, function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
+
+    def _frozen_inner(
+        self,
+        spec: InnerGraphSpec,
+        name: str,
+        before: list[str],
+        after: list[str],
+        resources: Mapping[str, Any],
+    ) -> InnerGraph:
+        """A graph inside of this one, with the interrupts that are named by the path `name/…`, and its resources."""
+        plan = spec.graph._plan_inside(_names_inside(name, before), _names_inside(name, after), resources)
+        inputs = spec.inputs
+        if isinstance(inputs, Function):
+            inputs = typed_function(inputs, self.schema, f"the inputs of {name!r}")
+        outputs = spec.outputs
+        if isinstance(outputs, Function):
+            outputs = typed_function(outputs, plan.schema, f"the outputs of {name!r}")
+        return InnerGraph(plan, inputs, outputs)
 
     def _parallel_section(self, source: str, fan_in: str) -> int | None:
         """The index of the section that has the parallel edges from `source` to `fan_in`, if any."""
@@ -399,14 +424,6 @@ class GraphBuilder:
                     name,
                     " or ".join(map(repr, edge.targets)),
                 )
-
-
-def _frozen_inner(
-    spec: InnerGraphSpec, name: str, before: list[str], after: list[str], resources: Mapping[str, Any]
-) -> InnerGraph:
-    """A graph inside of another, with the interrupts that are named by the path `name/…`, and its resources."""
-    plan = spec.graph._plan_inside(_names_inside(name, before), _names_inside(name, after), resources)
-    return InnerGraph(plan, spec.inputs, spec.outputs)
 
 
 def _names_inside(name: str, paths: list[str]) -> list[str]:

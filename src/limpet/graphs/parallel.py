@@ -49,7 +49,7 @@ class InnerGraph(NamedTuple):
             given = {key: outer[key] for key in self.plan.schema.keys if key in outer} | dict(item or {})
         else:
             given = dict(outer)
-        if self.plan.schema.validates:
+        if self.plan.schema.checks is not None:
             # Validators are the user's functions, and may alter what they are given.
             given = detached_value(given)
         return self.plan.schema.initial(given)

@@ -24,7 +24,7 @@ class Function(NamedTuple):
 
     `plain` means that it takes the state as its only argument, so that it can be called directly. `required` and
     `optional` are the parameters that only a resource can fill, and `first` is one that takes the state, unless a
-    resource has its name.
+    resource has its name. `state_hint` is the annotation of the parameter that takes the state, as it stands there.
     """
 
     call: Callable[..., Any]
@@ -34,6 +34,7 @@ class Function(NamedTuple):
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     first: str = ""
+    state_hint: Any = None
 
     def arguments(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
         """The keyword arguments for one call; `value_of(name)` gives each value."""
@@ -79,6 +80,7 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
     required: list[str] = []
     optional: list[str] = []
     first = ""
+    state_hint = None
     for index, parameter in enumerate(parameters):
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -90,6 +92,8 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
         else:
             (required if parameter.default is parameter.empty else optional).append(parameter.name)
             continue
+        if value == "state" and parameter.annotation is not parameter.empty:
+            state_hint = parameter.annotation
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(value)
         else:
@@ -97,9 +101,11 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
     if positional:
         if takes or required or positional != ["state"]:
             raise DefinitionError(f"{what} has positional-only parameters; only a lone state can be one")
-        return Function(call, (), True, is_async(call))
+        return Function(call, (), True, is_async(call), state_hint=state_hint)
     plain = not required and _takes_only_state(takes, parameters)
-    return Function(call, tuple(takes), plain, is_async(call), tuple(required), tuple(optional), first)
+    return Function(
+        call, tuple(takes), plain, is_async(call), tuple(required), tuple(optional), first, state_hint
+    )
 
 
 def _takes_only_state(takes: list[tuple[str, str]], parameters: list[inspect.Parameter]) -> bool:

@@ -2,7 +2,8 @@
 
 A schema is a dict of types, a TypedDict, a dataclass or a pydantic model. `Annotated[list, append]`, or
 any other `(old, new) -> merged` function in the annotation, gives a key its reducer; `secret` keeps its value
-from being shown. A schema describes and doesn't restrict: nodes may return keys that it doesn't name.
+from being shown. A dataclass or a pydantic model validates values where they enter. Otherwise a schema describes and
+doesn't restrict: nodes may return keys that it doesn't name.
 """
 
 from __future__ import annotations
@@ -10,12 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, get_origin, get_type_hints
 
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.reducers import Reducer
-from limpet.graphs.secrets import mask_text, secret_keys_of, text_forms
+from limpet.graphs.secrets import secret_keys_of
 from limpet.graphs.state import LiveState
+from limpet.graphs.typed_state.annotations import (
+    has_instances,
+    is_model,
+    plain_type,
+    reducers_in,
+    register_classes,
+)
+
+if TYPE_CHECKING:
+    from limpet.graphs.typed_state.field_checks import FieldChecks
 
 
 class Schema(NamedTuple):
@@ -29,22 +40,18 @@ class Schema(NamedTuple):
     """The class of a run's state while it runs."""
     secrets: frozenset[str] = frozenset()
     """The keys whose values are never shown."""
-
-    @property
-    def validates(self) -> bool:
-        """Whether the first state of a run is validated, by a pydantic model."""
-        return _is_model(self.source)
+    checks: FieldChecks | None = None
+    """Whether values fit the class that describes the state; None if it isn't described by a class of instances."""
 
     def initial(self, given: Any) -> dict[str, Any]:
         """The first state of a run: the defaults, with `given` over them.
 
-        `given` is a mapping, or an instance of the schema's own class. A pydantic schema validates it.
+        `given` is a mapping, or an instance of the schema's own class. A dataclass or a pydantic model validates it.
         Raises `UsageError` if it doesn't fit the schema.
         """
         values = _as_dict(given)
-        if self.validates:
-            made = _validated(self.source, values, self.secrets)
-            values = {**made, **_unknown(values, self.keys)}
+        if self.checks is not None:
+            values = self.checks.first(values)
         for key, make in self.defaults.items():
             if key not in values:
                 values[key] = make()
@@ -60,34 +67,44 @@ def read_schema(source: Any) -> Schema:
         return Schema({}, {}, {})
     if isinstance(source, Mapping):
         keys = dict(source)
-    elif isinstance(source, type) and (is_dataclass(source) or _is_model(source) or _is_typed_dict(source)):
-        keys = get_type_hints(source, include_extras=True)
-        if _is_model(source):
-            keys = {name: keys[name] for name in source.model_fields}  # type: ignore[attr-defined]  # a model
+    elif has_instances(source) or _is_typed_dict(source):
+        keys = _hints_of(source)
     elif source is dict:
         keys = {}
     else:
         raise DefinitionError(
             f"a schema must be a dict of types, a TypedDict, a dataclass or a pydantic model, not {source!r}"
         )
-    reducers = {key: found for key, hint in keys.items() if (found := _reducer(hint)) is not None}
-    defaults = _defaults(source, keys, reducers)
-    return Schema(keys, reducers, defaults, source, secrets=secret_keys_of(keys))
+    reducers = reducers_in(keys)
+    register_classes(keys)
+    secrets = secret_keys_of(keys)
+    checks = None
+    if has_instances(source):
+        from limpet.graphs.typed_state.field_checks import FieldChecks
+
+        checks = FieldChecks(source, keys, secrets)
+    return Schema(keys, reducers, _defaults(source, keys, reducers), source, secrets=secrets, checks=checks)
 
 
-def _reducer(hint: Any) -> Reducer | None:
-    if get_origin(hint) is not Annotated:
-        return None
-    for extra in get_args(hint)[1:]:
-        if callable(extra) and not isinstance(extra, type):
-            return extra  # type: ignore[no-any-return]  # any function can be a reducer
-    return None
+def _hints_of(source: Any) -> dict[str, Any]:
+    """The types of a class's fields. Raises `DefinitionError` if a name in them isn't known here."""
+    try:
+        hints = get_type_hints(source, include_extras=True)
+    except NameError as problem:
+        raise DefinitionError(
+            f"the annotations of {source.__name__} can't be read: {problem}; define or import it in the module"
+        ) from problem
+    if is_model(source):
+        return {name: hints[name] for name in source.model_fields}
+    if is_dataclass(source):
+        return {field.name: hints[field.name] for field in fields(source)}
+    return hints
 
 
 def _defaults(source: Any, keys: Mapping[str, Any], reducers: Mapping[str, Reducer]) -> dict[str, Any]:
     found: dict[str, Callable[[], Any]] = {}
     for key in reducers:
-        kind = get_args(keys[key])[0]
+        kind = plain_type(keys[key])
         kind = get_origin(kind) or kind
         if kind in (list, dict, set, frozenset, tuple, int, float, str):
             found[key] = kind
@@ -111,41 +128,9 @@ def _as_dict(given: Any) -> dict[str, Any]:
         return dict(given)
     if is_dataclass(given) and not isinstance(given, type):
         return {field.name: getattr(given, field.name) for field in fields(given)}
-    if _is_model(type(given)):
+    if is_model(type(given)):
         return {name: getattr(given, name) for name in type(given).model_fields}
     raise UsageError(f"the input of a run must be a dict of state values, not {type(given).__name__}")
-
-
-def _validated(model: Any, values: dict[str, Any], secrets: frozenset[str]) -> dict[str, Any]:
-    known = {key: value for key, value in values.items() if key in model.model_fields}
-    try:
-        made = model.model_validate(known)
-    except ValueError as problem:
-        if secrets:
-            forms = text_forms(known[key] for key in secrets if key in known)
-            shown = mask_text(_errors_without_values(problem), forms)
-            raise UsageError(f"the input doesn't fit {model.__name__}: {shown}") from None
-        raise UsageError(f"the input doesn't fit {model.__name__}: {problem}") from problem
-    return {name: getattr(made, name) for name in model.model_fields}
-
-
-def _errors_without_values(problem: Any) -> str:
-    """The errors of pydantic without the values that they are about."""
-    if not hasattr(problem, "errors"):
-        return str(problem)
-    texts = []
-    for error in problem.errors(include_input=False, include_url=False, include_context=False):
-        place = ".".join(map(str, error["loc"]))
-        texts.append(f"{place}: {error['msg']}")
-    return "; ".join(texts)
-
-
-def _unknown(values: dict[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in keys}
-
-
-def _is_model(source: Any) -> bool:
-    return isinstance(source, type) and hasattr(source, "model_fields") and hasattr(source, "model_validate")
 
 
 def _is_typed_dict(source: Any) -> bool:

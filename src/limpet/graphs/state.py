@@ -12,27 +12,40 @@ import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from datetime import UTC, datetime
 from time import time
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
-from limpet.errors import UsageError
+from limpet.errors import UnknownKey, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, detached_value
 from limpet.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from limpet.observe.hub import Emit, gather
 from limpet.observe.observer_registry import resolve_observer
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
 
-class State(dict[str, Any]):
+    Model = TypeVar("Model", default=Any)
+else:
+    from typing import TypeVar
+
+    Model = TypeVar("Model")
+"""The class that describes a state: a TypedDict, dataclass or pydantic model. Type checkers know its default, Any."""
+
+
+class State(dict[str, Any], Generic[Model]):
     """Application data that knows its `run_id`, the `checkpoint_node` that produced it and its `timestamp`.
 
     It is a dict. `set`, `merge` and `clone` return a new State of the same provenance and leave this one
-    as it is; values are shared with it, not copied.
+    as it is; values are shared with it, not copied. To type checkers it is a `State[S]`, where S is the class that
+    the graph has as its schema; `model` is this state as an S.
     """
 
-    __slots__ = ("_at", "_emit", "_saved", "_secrets", "checkpoint_node", "run_id")
+    __slots__ = ("_at", "_emit", "_saved", "_schema", "_secrets", "checkpoint_node", "run_id")
 
     _saved: str | None
     """The id of the checkpoint that it was saved as; unset where it isn't needed."""
+    _schema: Any
+    """The `Schema` of its graph; unset if it isn't known."""
     _secrets: frozenset[str]
     """The keys whose values are masked in its `repr`; unset if none are secret."""
 
@@ -60,31 +73,43 @@ class State(dict[str, Any]):
         """When the node that produced this state completed (UTC), or when the state was made."""
         return datetime.fromtimestamp(self._at, UTC)
 
-    def set(self, key: str, value: Any) -> State:
+    @property
+    def model(self) -> Model:
+        """This state as an instance of the class that its graph has as its schema, which shares its values.
+
+        Of a TypedDict, of a dict of types, and without a schema, it is a plain dict. Raises `UsageError` if the state
+        isn't complete, or doesn't fit the class.
+        """
+        from limpet.graphs.typed_state.instances import model_of
+
+        made: Model = model_of(self, getattr(self, "_schema", None))
+        return made
+
+    def set(self, key: str, value: Any) -> State[Model]:
         """A new State with `key` set to `value`."""
         changed = self._copy()
         changed[key] = value
         self._report(STATE_SET, {"key": key})
         return changed
 
-    def merge(self, other: Mapping[str, Any]) -> State:
+    def merge(self, other: Mapping[str, Any]) -> State[Model]:
         """A new State with the keys of `other` put over those of this one."""
         merged = self._copy()
         merged.update(other)
         self._report(STATE_MERGE, {"keys": len(other)})
         return merged
 
-    def clone(self) -> State:
+    def clone(self) -> State[Model]:
         """A new State with the same keys and values."""
         cloned = self._copy()
         self._report(STATE_CLONE, {"keys": len(cloned)})
         return cloned
 
-    def copy(self) -> State:
+    def copy(self) -> State[Model]:
         """The same as `clone`."""
         return self.clone()
 
-    def set_checkpoint_node(self, node: str | None) -> State:
+    def set_checkpoint_node(self, node: str | None) -> State[Model]:
         """A new State with the same values that says it was produced by this node, now."""
         moved = self._copy()
         moved.checkpoint_node = node
@@ -102,6 +127,9 @@ class State(dict[str, Any]):
         # By its name, as the stores belong to a layer above this one.
         import_module("limpet.engine.sessions.hand_checkpoint").save_state(store, self)
 
+    def __missing__(self, key: str) -> NoReturn:
+        raise UnknownKey(key, dict.keys(self), getattr(getattr(self, "_schema", None), "keys", ()))
+
     def __repr__(self) -> str:
         return f"State({self._shown()!r})"
 
@@ -116,7 +144,7 @@ class State(dict[str, Any]):
         secrets = getattr(self, "_secrets", None)
         return masked(data, secrets) if secrets else data
 
-    def _copy(self) -> State:
+    def _copy(self) -> State[Model]:
         """A plain State of the same content and provenance, also of a state of the engine's own classes."""
         made = self._blank()
         dict.update(made, self)
@@ -126,11 +154,13 @@ class State(dict[str, Any]):
         made._emit = self._emit
         if hasattr(self, "_saved"):
             made._saved = self._saved
+        if hasattr(self, "_schema"):
+            made._schema = self._schema
         if hasattr(self, "_secrets"):
             made._secrets = self._secrets
         return made
 
-    def _blank(self) -> State:
+    def _blank(self) -> State[Model]:
         """An empty instance of the public class that this state is a kind of."""
         return State.__new__(State)
 
@@ -145,10 +175,12 @@ class LiveState(State):
     __slots__ = ()
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any]) -> LiveState:
+    def from_data(cls, data: Mapping[str, Any], schema: Any = None) -> LiveState:
         """A live state with this data. The caller sets its provenance: this is cheaper than the constructor."""
         made = cls.__new__(cls)
         dict.update(made, data)
+        if schema is not None:
+            made._schema = schema
         return made
 
     def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -197,6 +229,7 @@ class NodeState(State):
     checkpoint_node = property(lambda self: self.access_log.live.checkpoint_node)
     _at = property(lambda self: self.access_log.live._at)
     _emit = property(lambda self: self.access_log.live._emit)
+    _schema = property(lambda self: self.access_log.live._schema)
     _secrets = property(lambda self: self.access_log.live._secrets)
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -363,6 +396,8 @@ def detached_view(
     provenance.checkpoint_node = getattr(origin, "checkpoint_node", None)
     provenance._at = getattr(origin, "_at", 0.0)
     provenance._emit = None
+    if schema := getattr(origin, "_schema", None):
+        provenance._schema = schema
     if secrets := getattr(origin, "_secrets", None):
         provenance._secrets = secrets
     view: TrackedState = kind(state)

@@ -30,7 +30,7 @@ def record(name: str, key: str | None = None) -> None:
     path = os.environ.get(FILE)
     if path is None:
         return
-    from limpet.engine.node_context.node_context import CURRENT
+    from limpet.engine.node_context.call_scope import CURRENT
 
     task = CURRENT.get()
     node = None

@@ -324,7 +324,9 @@ def _outcome(deed: tuple[Any, ...], state: Any) -> Any:
     """Do it, and return the outcome, whether for a State or a dict."""
     try:
         return repr(_done(deed, state))
-    except (KeyError, AttributeError, TypeError, ValueError, IndexError) as error:
+    except KeyError:
+        return KeyError  # of a State it is an `UnknownKey`, which is one
+    except (AttributeError, TypeError, ValueError, IndexError) as error:
         return type(error)
 
 

@@ -125,7 +125,7 @@ def test_a_list_of_several_statuses_is_in_order_and_has_pages(any_store: Store) 
 def test_runs_are_found_by_tags_graph_node_error_and_its_text(any_store: Store) -> None:
     """H11."""
     graph = chain(lambda state: {}, _fail, names=["first", "second"], name="a").compile(store=any_store)
-    other = single(lambda state: state["missing"], name="b").compile(store=any_store)
+    other = single(lambda state: {}["missing"], name="b").compile(store=any_store)
     for made, run_id, tags in ((graph, "both", ["x", "y"]), (graph, "one", ["x"]), (other, "key", ["y"])):
         with pytest.raises(ExecutionError):
             made.execute({}, run_id=run_id, tags=tags)

@@ -602,7 +602,7 @@ def test_sets_and_defaults_do_not_make_another_input(tmp_path: Any) -> None:
 
     @dataclass
     class Given:
-        names: set[str]
+        names: set[str] | frozenset[str]
         number: int = field(default_factory=lambda: next(numbers))
 
     graph = StateGraph(Given, name="given").add_node("a", run=lambda state: {})

@@ -29,7 +29,8 @@ from limpet.engine.loop.driver_commands import (
     Verdict,
     Wait,
 )
-from limpet.engine.node_context.node_context import CURRENT, NodeContext
+from limpet.engine.node_context.call_scope import CURRENT
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit, PostsWaiting
 from limpet.threads.awaiting import wait_until_done

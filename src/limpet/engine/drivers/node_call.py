@@ -13,7 +13,8 @@ from weakref import WeakSet
 
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Waiting
-from limpet.engine.node_context.node_context import CURRENT, NodeContext
+from limpet.engine.node_context.call_scope import CURRENT
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import CallAbandoned, Pause, PostAwaited, Sleep
 from limpet.errors import NodeTimeout, UnstorableValue, UsageError
 from limpet.graphs.state import AccessLog, State, TrackedState
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from limpet.graphs.parameters import Function
-
 
 CURRENT_EXECUTOR: ContextVar[Executor | None] = ContextVar("limpet.pool", default=None)
 """The user's executor that this thread belongs to. A graph that runs here must not wait for a thread of the same

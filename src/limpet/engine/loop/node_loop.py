@@ -28,6 +28,7 @@ differ only in the `Progress` that the loop begins with.
 from __future__ import annotations
 
 from collections.abc import Generator
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -57,7 +58,7 @@ from limpet.engine.loop.run_context import (
     RunContext,
     changes_at_stop,
 )
-from limpet.engine.loop.state_changes import Changes, TaskChanges
+from limpet.engine.loop.state_changes import Changes, TaskChanges, changes_of
 from limpet.engine.node_context.branch_result import PARALLEL_RESULTS, FanInState
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
@@ -116,7 +117,7 @@ class NodeLoop:
             self.changes = TaskChanges(state, durable)
         else:
             changed = None if progress.base is None else progress.changed
-            self.changes = Changes(state, plan.schema.reducers, durable, progress.base, changed)
+            self.changes = changes_of(plan.schema, state, durable, progress.base, changed)
             # Branches share values with each other, so a node of one gets copies of what it reads.
             self.changes.isolated = self.nested
         self.checkpointed = progress.iterations
@@ -302,10 +303,11 @@ class NodeLoop:
         """The progress's state as a State that knows its run, the node that made it, and its secrets."""
         p = self.progress
         context = self.context
-        kind = self.plan.schema.live_class
-        state = p.begin_branch(kind.from_data)
-        if not isinstance(state, kind):
-            p.state = state = kind.from_data(state)
+        schema = self.plan.schema
+        make = partial(schema.live_class.from_data, schema=schema)
+        state = p.begin_branch(make)
+        if not isinstance(state, schema.live_class):
+            p.state = state = make(state)
         state.run_id = p.run_id
         state.checkpoint_node = p.made_by
         state._emit = context.reporting.emit

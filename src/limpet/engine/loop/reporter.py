@@ -146,7 +146,8 @@ class Reporter:
         data = self.progress.state_so_far()
         if data is self.state:
             return self.state
-        state = self.scope.plan.schema.live_class.from_data(data)
+        schema = self.scope.plan.schema
+        state = schema.live_class.from_data(data, schema)
         state.run_id = self.state.run_id
         state.checkpoint_node = self.state.checkpoint_node
         state._at = self.state._at

@@ -12,17 +12,17 @@ shares nothing with what the node still holds, and equals what a resume will rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, is_dataclass
-from operator import add
+from operator import is_
 from typing import Any
 
 from limpet.engine.node_context.branch_result import BranchResult, FanInState
 from limpet.errors import UnstorableValue, UsageError
-from limpet.graphs import reducers as known
 from limpet.graphs.parameters import ABSENT
-from limpet.graphs.reducers import Reducer
+from limpet.graphs.reducers import Reducer, add_known, reduced
+from limpet.graphs.schema import Schema
 from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, StateView, TrackedState
-from limpet.journal.delta import Delta, read_delta
+from limpet.graphs.typed_state.annotations import has_instances
+from limpet.journal.delta import Delta, read_delta, unchanged_length
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
 
 
@@ -145,11 +145,16 @@ class Changes:
                     private.access_log = self._unread_notes  # `_end_notes`, without a call at each step
                 return b""
             update = returned
+            whole = False
         else:
-            update = as_update(returned, private)
+            update, whole = as_update(returned, private)
         if self.durable and not (self._shadows or notes.written or self._reducers):
             return self._collect_returned(private, update)
-        delta = self._find_delta(private, update, isinstance(returned, State))
+        return self._collect_delta(private, update, whole)
+
+    def _collect_delta(self, private: NodeState, update: dict[str, Any], whole: bool) -> bytes:
+        """The general case: find the delta, and apply it as it is stored."""
+        delta = self._find_delta(private, update, whole)
         data = b""
         if self.durable:
             data = delta.encode()
@@ -223,18 +228,29 @@ class Changes:
             if type(key) is not str:
                 _refuse_key(key)
             reducer = self._reducers.get(key)
-            if reducer is None or whole or key in self._replaced:
+            if reducer is None or key in self._replaced:
                 self._add_value(delta, key, value)
+            elif whole:
+                self._add_whole(delta, key, value)
             else:
                 self._add_reduced(delta, key, value, reducer)
         for key in notes.touched:
             if key in self._reducers:
-                if _size(dict.get(private, key)) != _size(self._live.get(key)):
+                if key not in update and _size(dict.get(private, key)) != _size(self._live.get(key)):
                     _warn_without_effect(key)
             elif key not in update and key not in notes.written and (self.isolated or key in self._shadows):
                 # The node has read it and may have altered it in place: comparing it with its shadow shows that.
-                self._add_value(delta, key, dict.__getitem__(private, key))
+                value = dict.__getitem__(private, key)
+                if self.durable or not self._is_unaltered(key, value):
+                    self._add_value(delta, key, value)
         return delta
+
+    def _is_unaltered(self, key: str, value: Any) -> bool:
+        """Whether a copy that a node of a branch got is as it was, so that the branch hasn't changed the key."""
+        try:
+            return self.isolated and encode(value) == self._shadows.get(key)
+        except UnstorableValue:
+            return False
 
     def _as_stored(self, delta: Delta, data: bytes) -> Delta:
         """The delta as the journal gives it back, so that the live state shares nothing with the node's."""
@@ -261,7 +277,7 @@ class Changes:
                 delta.live[key] = value
             return
         self._new_shadows[key] = new
-        old_length = _unchanged_length(shadow, new) if type(value) is list else 0
+        old_length = unchanged_length(shadow, new) if type(value) is list else 0
         if old_length:
             # The list has only grown: its new items are stored, not all of it.
             delta.appends[key] = value[old_length:]
@@ -269,24 +285,31 @@ class Changes:
         else:
             delta.sets[key] = value
 
+    def _add_whole(self, delta: Delta, key: str, value: Any) -> None:
+        """Add the new value of a key whose reducer isn't to be used. Of a list that has only grown, the new items."""
+        old: Any = self._live.get(key)
+        are_lists = key not in self._shadows and type(value) is list and type(old) is list
+        # What a node gets of such a key shares its items with the live state, so that identity is enough.
+        if are_lists and len(old) <= len(value) and all(map(is_, old, value)):
+            if len(old) < len(value):
+                delta.appends[key] = value[len(old) :]
+        else:
+            self._add_value(delta, key, value)
+
     def _add_reduced(self, delta: Delta, key: str, value: Any, reducer: Reducer) -> None:
         """Add an update of a key with a reducer to the delta. Known reducers store only what is new."""
         old = self._live.get(key, ABSENT)
-        if reducer is known.append and (old is ABSENT or type(old) is list):
-            delta.appends[key] = list(known.new_items(value))
-        elif reducer is add and type(old) is list and type(value) is list:
-            delta.appends[key] = list(value)
-        elif reducer is known.merge and (old is ABSENT or type(old) is dict):
-            delta.merges[key] = dict(value)
-        elif old is ABSENT:
+        if add_known(delta, key, old, value, reducer):
+            return
+        if old is ABSENT:
             delta.sets[key] = value
         elif self.durable:
             # The reducer gets a copy: if it alters the old value and then raises, the live state must not have
             # changed.
             shadow = self._shadows.setdefault(key, encode(old))
-            self._add_value(delta, key, _reduce(reducer, key, decode(shadow), value))
+            self._add_value(delta, key, reduced(reducer, key, decode(shadow), value))
         else:
-            delta.sets[key] = _reduce(reducer, key, detached_value(old), value)
+            delta.sets[key] = reduced(reducer, key, detached_value(old), value)
 
     def _update_shadows(self, delta: Delta) -> None:
         """A key that got a new value has a new shadow: the one just made, or none until it is next read."""
@@ -298,6 +321,15 @@ class Changes:
             for key in (*delta.keys, *delta.live):
                 self._shadows.pop(key, None)
         self._shadows.update(self._new_shadows)
+
+
+def changes_of(schema: Schema, live: State, *settings: Any) -> Changes:
+    """What detects the changes of a state with this schema; `settings` are the other arguments of `Changes`."""
+    if schema.checks is None:
+        return Changes(live, schema.reducers, *settings)
+    from limpet.engine.loop.checked_changes import CheckedChanges
+
+    return CheckedChanges(schema.checks, live, schema.reducers, *settings)
 
 
 class TaskChanges:
@@ -346,26 +378,35 @@ def _has_atomic_results(update: dict[str, Any]) -> bool:
     return IMMUTABLE_TYPES.issuperset([type(record.get("result")) for record in update["tasks"].values()])
 
 
-def as_update(returned: Any, private: NodeState) -> dict[str, Any]:
+def as_update(returned: Any, private: NodeState) -> tuple[dict[str, Any], bool]:
     """What a node returned, as a dict of updates. Raises `UsageError` for anything else.
 
-    A returned State counts as those of its values that the node wasn't given and hasn't assigned. They replace
-    what the state has, where a returned dict is reduced.
+    A returned State, or an instance of the class that describes the state, counts as those of its values that the
+    node wasn't given and hasn't assigned. They are whole: they replace what the state has, where a returned dict is
+    reduced.
     """
     if returned is None:
-        return {}
-    if isinstance(returned, State):
-        return {
-            key: value for key, value in dict.items(returned) if dict.get(private, key, ABSENT) is not value
-        }
+        return {}, False
     if isinstance(returned, Mapping):
-        return dict(returned)
-    if is_dataclass(returned) and not isinstance(returned, type):
-        return {each.name: getattr(returned, each.name) for each in fields(returned)}
-    shown = f": {_short(returned)}"
+        if isinstance(returned, State):
+            return _not_given(dict(dict.items(returned)), private), True
+        return dict(returned), False
+    from limpet.graphs.typed_state.instances import short_text, state_class
+
+    if has_instances(type(returned)):
+        values = state_class(type(returned)).set_values(returned)
+        source = getattr(getattr(private, "_schema", None), "source", None)
+        if type(returned) is source:
+            return _not_given(values, private), True
+        return values, False
+    shown = f": {short_text(returned)}"
     if getattr(private.access_log.live, "_secrets", None):
         shown = ""  # it may be, or hold, one of them
     raise UsageError(f"a node must return a dict of updates or None, not {type(returned).__name__}{shown}")
+
+
+def _not_given(values: dict[str, Any], private: NodeState) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if dict.get(private, key, ABSENT) is not value}
 
 
 def detached(state: State) -> State:
@@ -379,41 +420,6 @@ def detached(state: State) -> State:
     dict.update(copy, copied)
     copy._emit = None
     return copy
-
-
-def _unchanged_length(old: bytes, new: bytes) -> int:
-    """How many items an encoded list had, if the new one starts with all of them; otherwise 0.
-
-    Comparing bytes is much faster than comparing items, and exact: equal bytes are equal values of equal types.
-    """
-    old_header, old_count = _list_header(old)
-    new_header, _ = _list_header(new)
-    if old_header and new_header and new.startswith(old[old_header:], new_header):
-        return old_count
-    return 0
-
-
-def _list_header(data: bytes) -> tuple[int, int]:
-    """The length of an encoded list's header, and the number of its items. That of anything else is 0.
-
-    These are the three array headers of MessagePack, which the codec writes.
-    """
-    first = data[0]
-    if first & 0xF0 == 0x90:
-        return 1, first & 0x0F
-    if first == 0xDC:
-        return 3, int.from_bytes(data[1:3], "big")
-    if first == 0xDD:
-        return 5, int.from_bytes(data[1:5], "big")
-    return 0, 0
-
-
-def _reduce(reducer: Reducer, key: str, old: Any, new: Any) -> Any:
-    try:
-        return reducer(old, new)
-    except Exception as problem:
-        problem.add_note(f"in the reducer of {key!r}, given {type(old).__name__} and {type(new).__name__}")
-        raise
 
 
 def _size(value: Any) -> int:
@@ -438,10 +444,3 @@ def _unchangeable(values: Iterable[Any]) -> bool:
 
 def _refuse_key(key: Any) -> None:
     raise UsageError(f"a state key must be a str, not {type(key).__name__}: {key!r}")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    if len(text) > 80:
-        return text[:77] + "…"
-    return text

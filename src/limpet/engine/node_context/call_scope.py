@@ -1,12 +1,20 @@
-"""Where a call takes place: what the calls of a run, or of one branch of it, share; and the lock of its journal."""
+"""Where a call takes place: what the calls of a run, or of one branch of it, share; and the lock of its journal.
+
+And the call that is under way here: `pause`, `sleep` and `once` find it through a context variable, so that they work
+at any depth of the user's own functions, in threads that copy the context and in asyncio tasks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, overload
 
+from limpet.durations import Moment, Span
 from limpet.engine.node_context.branch_result import BranchResult
+from limpet.engine.node_context.questions import NOT_GIVEN, Choices, PauseOptions
+from limpet.errors import UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import copy_containers
@@ -17,11 +25,19 @@ from limpet.journal.waits import PostWait
 from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from limpet.engine.node_context.emit import OutputTaker
     from limpet.engine.node_context.node_context import NodeContext
 
 
 T = TypeVar("T")
+D = TypeVar("D")
+P = ParamSpec("P")
+
+CURRENT: ContextVar[NodeContext | None] = ContextVar("limpet.task", default=None)
+"""The call that is under way."""
+
 KeepResult = Callable[["Scope", str, Any], None]
 """Stores the result of a `once()` durably: `keep_result(scope, key, value)`."""
 TakeLetter = Callable[["Scope", PostWait], None]
@@ -224,3 +240,99 @@ class Scope:
         if not all(child.done for child in section.children.values()):
             return None
         return [detached_value(dict(result)) for result in self.results()]
+
+
+@overload
+def pause(prompt: str, *, schema: type[T], choices: Choices = None, **more: Unpack[PauseOptions]) -> T: ...
+@overload
+def pause(
+    prompt: str,
+    *,
+    schema: type[T],
+    choices: Choices = None,
+    default: D = ...,
+    on_timeout: Callable[[], D] | None = None,
+    **more: Unpack[PauseOptions],
+) -> T | D: ...
+@overload
+def pause(prompt: str, *, choices: Iterable[T], **more: Unpack[PauseOptions]) -> T: ...
+@overload
+def pause(
+    prompt: str,
+    *,
+    choices: Iterable[T],
+    default: D = ...,
+    on_timeout: Callable[[], D] | None = None,
+    **more: Unpack[PauseOptions],
+) -> T | D: ...
+@overload
+def pause(
+    prompt: str,
+    *,
+    schema: Mapping[str, Any] | None = None,
+    choices: Choices = None,
+    default: Any = ...,
+    on_timeout: Callable[[], Any] | None = None,
+    **more: Unpack[PauseOptions],
+) -> Any: ...
+def pause(
+    prompt: str,
+    *,
+    choices: Any = None,
+    schema: Any = None,
+    key: str | None = None,
+    deadline: Moment | None = None,
+    default: Any = NOT_GIVEN,
+    on_timeout: Callable[[], Any] | None = None,
+    secret: bool = False,
+) -> Any:
+    """Pause the run until its question is answered, and return the answer.
+
+    Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)`
+    runs the node again from its first line, and this call then returns the answer. An answer must be one
+    of `choices`, if given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are
+    distinguished by their order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
+
+    `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If no answer has arrived by
+    then, the node runs again and this call returns `default`, or what `on_timeout()` returns, or raises
+    `DeadlinePassed`. A supervisor does that when the time has come; without one, it happens when the run is next
+    resumed.
+    """
+    return current("pause").pause(
+        prompt,
+        choices=choices,
+        schema=schema,
+        key=key,
+        deadline=deadline,
+        default=default,
+        on_timeout=on_timeout,
+        secret=secret,
+    )
+
+
+def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
+    """Let time pass, durably: a number of seconds (or a `timedelta`), or until a `datetime`.
+
+    Inside a node. The call of the node ends here, and when the time has come the node is called again from its
+    first line; this call then returns at once. So keep earlier results with `once`. The process may end
+    meanwhile: a process that resumes the run waits for the rest, and under a supervisor no process holds the
+    run while it sleeps. Sleeps are distinguished by their order in the node, or by `key`.
+    """
+    current("sleep").sleep(duration, until=until, key=key)
+
+
+def once(key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` and keep its result durably, so that it isn't called again when the node is.
+
+    Inside a node. After a pause, a crash or a failed attempt, the call with the same `key` in the same step
+    returns the kept result. With an async function, await what this returns.
+    """
+    return current("once").once(key, function, *args, **kwargs)
+
+
+def current(what: str) -> NodeContext:
+    """The call that is under way here. Raises `UsageError` outside of a node."""
+    ctx = CURRENT.get()
+    if ctx is None:
+        raise UsageError(f"{what}() must be called inside a running node, in the process of the run")
+    return ctx

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from limpet.engine.node_context.node_context import current
+from limpet.engine.node_context.call_scope import current
 from limpet.errors import UsageError
 from limpet.graphs.secrets import MASK, MAX_DEPTH
 from limpet.journal.encoding.codec import encode

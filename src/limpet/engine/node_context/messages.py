@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.durations import Moment, moment_of
-from limpet.engine.node_context.node_context import NodeContext, current
+from limpet.engine.node_context.call_scope import current
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import DeadlinePassed, UsageError
 from limpet.journal.encoding.codec import detached_value

@@ -1,14 +1,9 @@
-"""One call of one node. It is also the `ctx` that the node may take.
-
-`pause`, `sleep`, `receive` and `once` find the call that is under way through a context variable, so that they work
-at any depth of the user's own functions, in threads that copy the context and in asyncio tasks.
-"""
+"""One call of one node. It is also the `ctx` that the node may take."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 from limpet.durations import Moment, Span, moment_of, seconds_of
 from limpet.engine.node_context.call_scope import Scope
@@ -16,7 +11,9 @@ from limpet.engine.node_context.kept_results import call_once
 from limpet.engine.node_context.questions import (
     NOT_GIVEN,
     CallAbandoned,
+    Choices,
     Pause,
+    PauseOptions,
     Sleep,
     check_can_keep_answer,
     check_timeout_arguments,
@@ -38,9 +35,8 @@ if TYPE_CHECKING:
     from limpet.graphs.workflow.state import TaskResult
     from limpet.graphs.workflow.task_report import TaskReport
 
-CURRENT: ContextVar[NodeContext | None] = ContextVar("limpet.task", default=None)
-
 T = TypeVar("T")
+D = TypeVar("D")
 P = ParamSpec("P")
 
 
@@ -144,6 +140,44 @@ class NodeContext:
                 assert self.plan_node.workflow_task is not None, f"a node can't take {thing!r}"
                 return self.plan_node.workflow_task.argument(self, thing)
 
+    @overload
+    def pause(
+        self, prompt: str, *, schema: type[T], choices: Choices = None, **more: Unpack[PauseOptions]
+    ) -> T: ...
+    @overload
+    def pause(
+        self,
+        prompt: str,
+        *,
+        schema: type[T],
+        choices: Choices = None,
+        default: D = ...,
+        on_timeout: Callable[[], D] | None = None,
+        **more: Unpack[PauseOptions],
+    ) -> T | D: ...
+    @overload
+    def pause(self, prompt: str, *, choices: Iterable[T], **more: Unpack[PauseOptions]) -> T: ...
+    @overload
+    def pause(
+        self,
+        prompt: str,
+        *,
+        choices: Iterable[T],
+        default: D = ...,
+        on_timeout: Callable[[], D] | None = None,
+        **more: Unpack[PauseOptions],
+    ) -> T | D: ...
+    @overload
+    def pause(
+        self,
+        prompt: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        choices: Choices = None,
+        default: Any = ...,
+        on_timeout: Callable[[], Any] | None = None,
+        **more: Unpack[PauseOptions],
+    ) -> Any: ...
     def pause(
         self,
         prompt: str,
@@ -246,12 +280,13 @@ class NodeContext:
         if wake_at - now > SHORTEST_WAIT:
             raise Sleep(timer, wake_at)
 
-    def once(self, key: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def once(self, key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """See `limpet.once`."""
         self._check_open("once")
         if not isinstance(key, str):
             raise UsageError(f"once(key, function, …): the key must be a str, not {key!r}")
-        return call_once(self, key, function, args, kwargs)
+        kept: T = call_once(self, key, function, args, kwargs)
+        return kept
 
     def receive(
         self, name: str, *, deadline: Moment | None = None, default: Any = NOT_GIVEN, key: str | None = None
@@ -384,67 +419,3 @@ class NodeContext:
             else:
                 self.task_report = TaskReport("after_layer", layers, scope.progress)
         return self.task_report
-
-
-def pause(
-    prompt: str,
-    *,
-    choices: Any = None,
-    schema: Any = None,
-    key: str | None = None,
-    deadline: Moment | None = None,
-    default: Any = NOT_GIVEN,
-    on_timeout: Callable[[], Any] | None = None,
-    secret: bool = False,
-) -> Any:
-    """Pause the run until its question is answered, and return the answer.
-
-    Inside a node. The run is saved with status `paused`, and the process may end. `resume(run_id, answer)` runs the
-    node again from its first line, and this call then returns the answer. An answer must be one of `choices`, if
-    given, and fit `schema`: a type, a JSON Schema dict or a pydantic model. Questions are distinguished by their
-    order in the node, or by `key`. A `secret` answer is never in events, logs or summaries.
-
-    `deadline` is until when it can be answered: seconds, a `timedelta`, or a `datetime`. If no answer has arrived by
-    then, the node runs again and this call returns `default`, or what `on_timeout()` returns, or raises
-    `DeadlinePassed`. A supervisor does that when the time has come; without one, it happens when the run is next
-    resumed.
-    """
-    return current("pause").pause(
-        prompt,
-        choices=choices,
-        schema=schema,
-        key=key,
-        deadline=deadline,
-        default=default,
-        on_timeout=on_timeout,
-        secret=secret,
-    )
-
-
-def sleep(duration: Span | None = None, *, until: datetime | None = None, key: str | None = None) -> None:
-    """Let time pass, durably: a number of seconds (or a `timedelta`), or until a `datetime`.
-
-    Inside a node. The call of the node ends here, and when the time has come the node is called again from its first
-    line; this call then returns at once. So keep earlier results with `once`. The process may end meanwhile: a
-    process that resumes the run waits for the rest, and under a supervisor no process holds the run while it sleeps.
-    Sleeps are distinguished by their order in the node, or by `key`.
-    """
-    current("sleep").sleep(duration, until=until, key=key)
-
-
-def once(key: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `function` and keep its result durably, so that it isn't called again when the node is.
-
-    Inside a node. After a pause, a crash or a failed attempt, the call with the same `key` in the same step
-    returns the kept result. With an async function, await what this returns.
-    """
-    kept: T = current("once").once(key, function, *args, **kwargs)
-    return kept
-
-
-def current(what: str) -> NodeContext:
-    """The call that is under way here. Raises `UsageError` outside of a node."""
-    ctx = CURRENT.get()
-    if ctx is None:
-        raise UsageError(f"{what}() must be called inside a running node, in the process of the run")
-    return ctx

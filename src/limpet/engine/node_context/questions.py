@@ -7,7 +7,7 @@ process can refuse a wrong answer without the code that asked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from limpet.durations import Moment
 from limpet.errors import AlreadyAnswered, AnswerRefused, RunPaused, UsageError
@@ -31,6 +31,9 @@ _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list:
 """The Python types that a question may give as its schema."""
 
 
+Choices = Iterable[Any] | None
+
+
 class NotGiven:
     """Stands for an argument that wasn't given, where None could be one."""
 
@@ -39,6 +42,14 @@ class NotGiven:
 
 
 NOT_GIVEN: Any = NotGiven()
+
+
+class PauseOptions(TypedDict, total=False):
+    """The arguments of `pause` that don't change the type of the answer."""
+
+    key: str | None
+    deadline: Moment | None
+    secret: bool
 
 
 class Pause(BaseException):

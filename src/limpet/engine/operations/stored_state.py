@@ -74,12 +74,13 @@ def viewed_tail(client: LeaseClient, run_id: str) -> tuple[RunHead, Progress]:
 
 def as_state(progress: Progress, plan: Plan | None) -> State:
     """The state of a stored run as users get it: of the graph's own kind, if its plan is given."""
-    kind: type[LiveState] = LiveState
-    secrets = secrets_of(progress)
-    if plan is not None:
-        kind = plan.schema.live_class
+    data = progress.state_so_far()
+    if plan is None:
+        live = LiveState.from_data(data)
+        secrets = secrets_of(progress)
+    else:
+        live = plan.schema.live_class.from_data(data, plan.schema)
         secrets = plan.secrets
-    live = kind.from_data(progress.state_so_far())
     live.run_id = progress.run_id
     live.checkpoint_node = progress.made_by
     live._at = progress.at

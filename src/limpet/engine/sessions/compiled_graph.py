@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.engine.leases.lease_client import LeaseClient, client_for
-from limpet.engine.node_context.node_context import CURRENT
+from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DamagedRecord, UsageError, WrongGraph
 from limpet.graphs.plan import Plan

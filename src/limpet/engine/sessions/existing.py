@@ -10,7 +10,7 @@ from threading import get_ident
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.stop_errors import error_of_stopped
-from limpet.engine.node_context.node_context import CURRENT
+from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import resume, stored_stop

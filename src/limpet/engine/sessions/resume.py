@@ -26,7 +26,7 @@ from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop import run_lifecycle
 from limpet.engine.loop.next_node import update_for_branch
 from limpet.engine.loop.run_context import Clocks
-from limpet.engine.loop.state_changes import Changes
+from limpet.engine.loop.state_changes import changes_of
 from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.checkpoint_refs import asked_at, is_newest, is_run, located, names_file
@@ -191,7 +191,7 @@ def stored_stop(compiled: CompiledGraph, run_id: str, stream: bool) -> Session:
 
 def merge_update(plan: Plan, update: Mapping[str, Any], progress: Progress) -> bytes:
     """Change the state as if a node had returned `update`; return the delta. Raises `UnstorableValue`."""
-    changes = Changes(State(progress.state), plan.schema.reducers, durable=True, base=progress.state)
+    changes = changes_of(plan.schema, State(progress.state), True, progress.state)
     try:
         delta = changes.collect(changes.hand_out(tracked=False), dict(update))
     except UnstorableValue as problem:

@@ -20,8 +20,11 @@ from limpet.graphs.workflow.tasks import TaskDefinition, TaskSignature, TaskSpec
 OnMismatch = Literal["fail", "warn"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-Dependencies = Iterable[str] | Mapping[str, str]
-"""The tasks that a task depends on: their names, or `{parameter: name}` where its function uses other names."""
+Task = str | Callable[..., Any]
+"""A task by its name, or by the function that it calls."""
+
+Dependencies = Iterable[Task] | Mapping[str, Task]
+"""The tasks that a task depends on: a list, or `{parameter: task}` where its function uses other names."""
 
 
 class WorkflowSchema(Schema):

@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 from limpet.engine.drivers.node_call import Interrupted
 from limpet.engine.loop.driver_commands import Begin, Command, Gather, Verdict
 from limpet.engine.loop.node_loop import UNFINISHED
-from limpet.engine.node_context.node_context import CURRENT, NodeContext
+from limpet.engine.node_context.call_scope import CURRENT
+from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.graphs.plan import PLANNER
 from limpet.journal.store import Commit, Lease, NewRun

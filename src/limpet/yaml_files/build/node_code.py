@@ -77,7 +77,7 @@ class StandInCode:
 def stand_in(what: str) -> Callable[..., Any]:
     """A function in place of one that isn't imported. Raises `UsageError` when it is called."""
 
-    def not_imported(**_: Any) -> Any:
+    def not_imported(*_: Any, **__: Any) -> Any:
         raise UsageError(
             f"this graph was only checked, and {what} isn't imported; limpet.load(…) builds a graph that runs"
         )

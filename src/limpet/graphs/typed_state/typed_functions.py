@@ -1,0 +1,181 @@
+"""Functions that take the state as an instance of a class: nodes, predicates, choices, and what passes to graphs.
+
+A function says so by the annotation of the parameter that takes the state. That is read once, when the graph is
+compiled; the plan then has a function that takes the plain state, like any other. So a graph without such functions
+pays nothing for them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Container
+from functools import partial, update_wrapper
+from types import SimpleNamespace
+from typing import Any, get_type_hints
+
+from limpet.errors import DefinitionError, UnstorableValue, did_you_mean
+from limpet.graphs.edges import Choice, Edge, OutEdge
+from limpet.graphs.parallel import Section
+from limpet.graphs.parameters import ABSENT, Function
+from limpet.graphs.schema import Schema
+from limpet.graphs.state import State
+from limpet.graphs.typed_state.annotations import has_instances, plain_type
+from limpet.graphs.typed_state.instances import StateClass, state_class
+from limpet.journal.encoding.codec import encode
+
+
+def typed_function(
+    function: Function, schema: Schema, what: str, resources: Container[str] = (), *, updates: bool = False
+) -> Function:
+    """The same function, if it takes the plain state; otherwise one that makes an instance of it for each call.
+
+    `resources` are names that aren't the state's. `updates` says that what it returns changes the state. Raises
+    `DefinitionError` for a class that instances of this state can't be made of; `what` names the function there.
+    """
+    cls = None
+    if schema.keys and function.first not in resources:
+        cls = _class_of_state(function, schema)
+    if cls is None:
+        return function
+    made_from = state_class(cls)
+    unknown = [name for name in made_from.names if name not in schema.keys]
+    if unknown:
+        near = did_you_mean(unknown[0], schema.keys)
+        raise DefinitionError(
+            f"{what} takes a {cls.__name__}, whose field {unknown[0]!r} the state doesn't have{near}"
+        )
+    parameter = next((name for name, value in function.takes if value == "state"), "")
+    if not updates:
+        return function._replace(call=InstanceCall(function.call, made_from, parameter))
+    reducers = frozenset(made_from.names).intersection(schema.reducers)
+    return function._replace(call=InstanceUpdate(function.call, made_from, parameter, reducers))
+
+
+def typed_edge(edge: OutEdge, schema: Schema, resources: Container[str]) -> OutEdge:
+    """An edge whose function takes the plain state. Raises `DefinitionError`."""
+    what = f"the function of the edge after {edge.source!r}"
+    match edge:
+        case Edge(predicate=Function() as function):
+            return edge._replace(predicate=typed_function(function, schema, what, resources))
+        case Choice():
+            return edge._replace(choose=typed_function(edge.choose, schema, what, resources))
+        case Section(over=Function() as function):
+            return edge._replace(over=typed_function(function, schema, what, resources))
+    return edge
+
+
+def _class_of_state(function: Function, schema: Schema) -> Any:
+    """The dataclass or pydantic model that the state's parameter is annotated with, if it is."""
+    hint = function.state_hint
+    if isinstance(hint, str):
+        hint = _resolved(function.call, hint, schema.source)
+    hint = plain_type(hint)
+    return hint if has_instances(hint) else None
+
+
+def _resolved(call: Any, text: str, source: Any) -> Any:
+    """The class that an annotation names. One that is defined inside of a function is known by its name only."""
+    text = text.strip("\"'")
+    if text.rpartition(".")[2] == getattr(source, "__name__", None):
+        return source
+    while isinstance(call, partial):
+        call = call.func
+    if not inspect.isroutine(call):
+        call = type(call).__call__
+    known = getattr(inspect.unwrap(call), "__globals__", {})
+    # Not `get_type_hints`: another annotation may name what only type checkers import.
+    hints = {"state": text}
+    try:
+        return get_type_hints(SimpleNamespace(__annotations__=hints), known)["state"]
+    except Exception:
+        return None
+
+
+class InstanceCall:
+    """Calls a function with the state as an instance of a class. `parameter` is the one that takes the state."""
+
+    def __init__(self, function: Callable[..., Any], made_from: StateClass, parameter: str) -> None:
+        update_wrapper(self, function)  # first, as it may copy attributes of any name
+        self._function = function
+        self._made_from = made_from
+        self._parameter = parameter
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state = args[0] if args else kwargs[self._parameter]
+        return self._call_with(self._made_from.make(state), args, kwargs)
+
+    def _call_with(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return self._function(instance, **kwargs)
+        return self._function(**{**kwargs, self._parameter: instance})
+
+
+class InstanceUpdate(InstanceCall):
+    """The same for a node: what it returns, and what it assigns to the instance, becomes an update of the state."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        made_from: StateClass,
+        parameter: str,
+        reducers: frozenset[str],
+    ) -> None:
+        super().__init__(function, made_from, parameter)
+        self._reducers = reducers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        state = args[0] if args else kwargs[self._parameter]
+        instance = self._made_from.make(state)
+        given = self._made_from.values(instance)
+        # A list under a reducer is compared with a copy: the node may add items to the one that it got.
+        compared = {**given, **{key: _copied(given[key]) for key in self._reducers if key in given}}
+        returned = self._call_with(instance, args, kwargs)
+        if hasattr(returned, "__await__"):
+            return self._await_update(returned, state, instance, given, compared)
+        return self._update(returned, state, instance, given, compared)
+
+    async def _await_update(self, result: Awaitable[Any], *rest: Any) -> Any:
+        return self._update(await result, *rest)
+
+    def _update(
+        self, returned: Any, state: Any, instance: Any, given: dict[str, Any], compared: dict[str, Any]
+    ) -> Any:
+        """What the call changes: the fields of a returned instance that differ, or what else it returned."""
+        if returned is not instance:
+            for key, value in self._made_from.values(instance).items():
+                if value is not given.get(key, ABSENT):
+                    state[key] = value  # which refuses a key with a reducer
+        if not isinstance(returned, self._made_from.cls):
+            return returned
+        changed = {}
+        for key, value in self._made_from.set_values(returned).items():
+            if key in self._reducers:
+                value = _copied(value)
+            if not _is_same(value, compared.get(key, ABSENT)):
+                changed[key] = value
+        if self._reducers.isdisjoint(changed):
+            return changed
+        # A State has whole values: they aren't combined with those that the state has.
+        return State(changed, run_id="-")
+
+
+def _copied(value: Any) -> Any:
+    return value.copy() if type(value) in (list, dict, set) else value
+
+
+def _is_same(new: Any, old: Any) -> bool:
+    """Whether a field has the value that it had. Equal means equal when stored, so that 1 and True differ."""
+    if new is old:
+        return True
+    if type(new) is not type(old):
+        return False
+    if (
+        type(new) is list
+        and len(new) == len(old)
+        and all(each is old[index] for index, each in enumerate(new))
+    ):
+        return True
+    try:
+        return encode(new) == encode(old)
+    except UnstorableValue:
+        return False
