@@ -126,7 +126,7 @@ def test_stream_yields_the_state_after_every_node() -> None:
 
 @pytest.mark.parametrize("store", [None, "memory://"])
 def test_what_an_event_holds_does_not_alias_the_live_state(store: str | None) -> None:
-    """F4: altering the state of an event alters nothing, and it doesn't move on with the run."""
+    """F4, H12: it can't be altered, what it holds is a copy, and it doesn't move on with the run."""
 
     def grow(state: State) -> None:
         state["items"].append(len(state["items"]))
@@ -136,8 +136,10 @@ def test_what_an_event_holds_does_not_alias_the_live_state(store: str | None) ->
     for event in graph.stream({"items": []}):
         kept.append(event["state"])
         if event["type"] == "state":
-            event["state"]["items"] = "altered"
-            event["state"]["new"] = 1
+            event["state"]["items"].append("altered")
+            for part in (event["state"], event["update"]):
+                with pytest.raises(UsageError, match="can't be changed"):
+                    part["new"] = 1
     assert kept[-1] == {"items": [0, 1, 2]}
     before = [event["state"]["items"] for event in graph.stream({"items": []})]
     assert before == [[0], [0, 1], [0, 1, 2], [0, 1, 2]]

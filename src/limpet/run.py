@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.loop.run_context import WAITING
-from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stop_errors import error_of_paused, error_of_waiting
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.start import HeldElsewhere
 from limpet.errors import Conflict, LimpetError, RunNotFound, UsageError
-from limpet.graphs.state import State
+from limpet.graphs.state import State, detached
 from limpet.journal.store import COMPLETED, PAUSED, RUNNING
 from limpet.journal.waits import Question
 

@@ -355,7 +355,11 @@ def test_every_event_of_a_workflow_is_in_the_reference_key_by_key() -> None:
 STOPS = ("interrupt", "pause", "wait", "error", "cancelled", "final")
 RUN_EVENTS = ("state", "branch", "output", "progress", "checkpoint_failed", *STOPS)
 OF_BRANCHES = ("state", "interrupt", "pause", "output", "progress")
-SOMETIMES = {**{kind: {"branch"} for kind in OF_BRANCHES}, "branch": {"error"}}
+SOMETIMES = {
+    **{kind: {"branch"} for kind in OF_BRANCHES},
+    "state": {"branch", "removed"},
+    "branch": {"error"},
+}
 """What only events of branches have, and those of branches that failed."""
 
 
@@ -408,8 +412,9 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     short.add_node("only").set_entry_point("only").set_finish_point("only")
     events += asyncio.run(_all_of(short.ainvoke(State({}, observer=observer))))
     unsaved = StateGraph(name="unsaved", observer=observer)
-    unsaved.add_node("only").set_entry_point("only").set_finish_point("only")
-    events += unsaved.compile(store=Full(), on_save_error="continue").stream({})
+    unsaved.add_node("only", run=lambda state: state.__delitem__("old"))
+    unsaved.set_entry_point("only").set_finish_point("only")
+    events += unsaved.compile(store=Full(), on_save_error="continue").stream({"old": 1})
     waiter = StateGraph(name="waiter", observer=observer).add_node("wait", run=lambda state: receive("note"))
     waiter.set_entry_point("wait").set_finish_point("wait").compile(store=MemoryStore())
     events += waiter.stream({})

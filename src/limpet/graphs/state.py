@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
-from limpet.errors import UnknownKey, UsageError
+from limpet.errors import UnknownKey, UnstorableValue, UsageError
 from limpet.graphs.secrets import masked
-from limpet.journal.encoding.codec import IMMUTABLE_TYPES, detached_value
+from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
 from limpet.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from limpet.observe.hub import Emit, gather
 from limpet.observe.observer_registry import resolve_observer
@@ -403,6 +403,19 @@ def detached_view(
     view: TrackedState = kind(state)
     view.access_log = AccessLog(provenance, {}, lambda key, value: detached_value(value))
     return view
+
+
+def detached(state: State) -> State:
+    """A copy that shares nothing changeable with `state`, for a reader outside of the run."""
+    try:
+        copied = decode(encode(dict(state)))
+    except UnstorableValue:
+        copied = {key: detached_value(value) for key, value in state.items()}
+    copy = state._copy()
+    dict.clear(copy)
+    dict.update(copy, copied)
+    copy._emit = None
+    return copy
 
 
 def new_id() -> str:

@@ -24,10 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from limpet import StateGraph
-from limpet.engine.loop.state_changes import Changes, detached
+from limpet.engine.loop.state_changes import Changes
 from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs.reducers import append, merge
-from limpet.graphs.state import NodeState, State
+from limpet.graphs.state import NodeState, State, detached
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import decode
 from limpet.journal.encoding.user_types import register_type

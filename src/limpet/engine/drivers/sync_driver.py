@@ -67,6 +67,7 @@ def _drive(
     loop = session.loop()
     stop = session.stop
     live = session.live
+    emitting_nodes = None if live is None else threads.emitting_nodes
     # Each step passes here several times, so the commands are distinguished by type, the most frequent first: `is`
     # costs a fraction of `isinstance` or `match`.
     try:
@@ -74,7 +75,7 @@ def _drive(
         while True:
             answer: Any = None
             if type(command) is NodeContext:
-                if live is not None and command in threads.emitting_nodes:
+                if emitting_nodes is not None and command in emitting_nodes:
                     answer = threads.call_apart(command)
                 elif stop.asked:
                     answer = Cancelled()
@@ -98,9 +99,11 @@ def _drive(
             elif type(command) is Report:
                 # The caller that iterates the run isn't inside its node.
                 CURRENT.set(outer_task)
-                threads.release_journal_lock()
+                if threads.are_used:
+                    threads.release_journal_lock()
                 yield command.event
-                threads.retake_journal_lock()
+                if threads.are_used:
+                    threads.retake_journal_lock()
             elif type(command) is Begin:
                 threads.node_threads.start(command.tasks)
             elif type(command) is Gather:
@@ -124,10 +127,12 @@ def _drive(
 class DriverThreads:
     """The threads of one synchronous run, each started when it is first needed: most runs need none."""
 
-    __slots__ = ("_apart", "_emitting_nodes", "_loop_thread", "_node_threads", "_session")
+    __slots__ = ("_apart", "_emitting_nodes", "_loop_thread", "_node_threads", "_session", "are_used")
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self.are_used = False
+        """Whether nodes have run in some of them."""
         self._loop_thread: LoopThread | None = None
         self._node_threads: NodeThreads | None = None
         self._apart: NodeThreads | None = None
@@ -179,6 +184,7 @@ class DriverThreads:
     def _new_threads(self, executor: Executor | None) -> NodeThreads:
         from limpet.engine.drivers.node_threads import NodeThreads
 
+        self.are_used = True
         session = self._session
         return NodeThreads(executor, session.journal_lock, session.stop, self.loop_thread, session.live)
 

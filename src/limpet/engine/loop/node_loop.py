@@ -101,7 +101,9 @@ class NodeLoop:
         "until",
     )
 
-    def __init__(self, context: RunContext, scope: Scope, until: str = END) -> None:
+    def __init__(
+        self, context: RunContext, scope: Scope, until: str = END, around: NodeLoop | None = None
+    ) -> None:
         self.context = context
         self.scope = scope
         self.plan = plan = scope.plan
@@ -120,6 +122,8 @@ class NodeLoop:
             self.changes = changes_of(plan.schema, state, durable, progress.base, changed)
             # Branches share values with each other, so a node of one gets copies of what it reads.
             self.changes.isolated = self.nested
+            if context.reporting.stream and not self.planning:
+                self._record_state(self.changes, around)
         self.checkpointed = progress.iterations
         """How many steps were done at the last checkpoint."""
         self.began = progress.began
@@ -156,7 +160,7 @@ class NodeLoop:
         nested = self.nested
         planning = self.planning
         announces = nested or planning or emit is not None or bool(after)
-        tracked = nested or writer is not None or bool(plan.schema.reducers)
+        tracked = stream or nested or writer is not None or bool(plan.schema.reducers)
         follower_known = emit is None and not after
         reports_saves = (
             emit is not None or planning or (context.saving.on_checkpoint is not None and not nested)
@@ -297,7 +301,17 @@ class NodeLoop:
 
     def branch_loop(self, key: Key, plan: Plan, until: str) -> NodeLoop:
         """The loop of one of the branches that are open here."""
-        return NodeLoop(self.context, self.scope.branch_scope(key, plan), until)
+        return NodeLoop(self.context, self.scope.branch_scope(key, plan), until, self)
+
+    def _record_state(self, changes: Changes, around: NodeLoop | None) -> None:
+        """Record the state at each step, for events. A branch shares what it can with the loop `around` it."""
+        from limpet.engine.loop.recorded_state import StateRecorder
+
+        if around is None or around.reporter.recorder is None:
+            recorder = StateRecorder(self.state)
+        else:
+            recorder = StateRecorder(self.state, around.reporter.recorder, around.state)
+        changes.recorder = self.reporter.recorder = recorder
 
     def _live_state(self) -> State:
         """The progress's state as a State that knows its run, the node that made it, and its secrets."""

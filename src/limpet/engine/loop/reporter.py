@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Report, Sleeping, Waiting
 from limpet.engine.loop.run_context import LoopStop, RunContext
-from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.graphs.state import State, copy_containers, detached_view
+from limpet.graphs.state import State, copy_containers, detached, detached_view
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.store import COMPLETED, FAILED, PAUSED
 from limpet.journal.writer import error_data, error_line
 from limpet.observe import events
+
+if TYPE_CHECKING:
+    from limpet.engine.loop.recorded_state import StateRecorder
 
 
 class Reporter:
@@ -25,13 +27,26 @@ class Reporter:
     `reported_iterations` is how many steps of the loop were reported.
     """
 
-    __slots__ = ("context", "planning", "progress", "reported_iterations", "scope", "state")
+    __slots__ = (
+        "context",
+        "planning",
+        "progress",
+        "recorder",
+        "reported_iterations",
+        "scope",
+        "state",
+        "stream_events",
+    )
 
     def __init__(self, context: RunContext, scope: Scope, state: State, planning: bool) -> None:
         self.context = context
         self.scope = scope
         self.state = state
         self.planning = planning
+        self.stream_events: StreamEvents = stream_events_for(scope.plan)
+        """The events for the caller that iterates the run, by what kind of graph this is."""
+        self.recorder: StateRecorder | None = None
+        """What was recorded of the state, where the run is streamed."""
         self.progress = progress = scope.progress
         self.reported_iterations = progress.iterations
 
@@ -39,11 +54,6 @@ class Reporter:
     def nested(self) -> bool:
         """Whether the loop is one of a branch."""
         return bool(self.scope.path)
-
-    @property
-    def stream_events(self) -> StreamEvents:
-        """The events for the caller that iterates the run, by what kind of graph this is."""
-        return stream_events_for(self.scope.plan)
 
     def notify(self, kind: str, **data: Any) -> None:
         """Send an event to the observers, if the run has any."""
@@ -118,7 +128,8 @@ class Reporter:
         """Yield the event of the step that completed last. A step is reported once, after it was saved."""
         if self.context.reporting.stream:
             self.reported_iterations = self.progress.iterations
-            yield from self.stream(self.stream_events.step(self))
+            for event in self.stream_events.step(self):
+                yield Report(event)
 
     def stream_branch_stop(self, stop: LoopStop) -> Generator[Report, Any, None]:
         """Yield the events of a branch that stopped: its last step, if that wasn't reported, and the stop."""

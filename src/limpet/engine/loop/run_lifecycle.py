@@ -13,7 +13,6 @@ from limpet.engine.loop.driver_commands import Command, Ending, PostsArrived, Re
 from limpet.engine.loop.node_loop import NodeLoop
 from limpet.engine.loop.node_outcomes import error_of, record, save_refused, step_saved
 from limpet.engine.loop.run_context import WAITING, LoopStop, RunContext, changes_at_stop
-from limpet.engine.loop.state_changes import detached
 from limpet.engine.loop.stop_errors import (
     Failure,
     advise_retry,
@@ -32,7 +31,7 @@ from limpet.errors import (
     RunNotFound,
 )
 from limpet.graphs.plan import PLANNER, Plan
-from limpet.graphs.state import State
+from limpet.graphs.state import State, detached
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.engine.node_context.branch_result import BranchResult, FanInState
 from limpet.errors import UnstorableValue, UsageError
@@ -24,6 +24,9 @@ from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, StateV
 from limpet.graphs.typed_state.annotations import has_instances
 from limpet.journal.delta import Delta, read_delta, unchanged_length
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
+
+if TYPE_CHECKING:
+    from limpet.engine.loop.recorded_state import StateRecorder
 
 
 class Changes:
@@ -45,6 +48,7 @@ class Changes:
         "_shadows",
         "_unread_notes",
         "durable",
+        "recorder",
     )
 
     def __init__(
@@ -60,6 +64,8 @@ class Changes:
         self.durable = durable
         self._base = base
         self._changed = changed
+        self.recorder: StateRecorder | None = None
+        """Gets all changes, where the run is streamed."""
         self._replaced: set[str] = set()
         """Keys whose next update is a whole value, although they have reducers."""
         self._shadows: dict[str, bytes] = {}
@@ -110,8 +116,10 @@ class Changes:
     def watch(self, key: str, value: Any) -> Any:
         """A node is about to read `value`: remember what it looks like, and return what the node gets."""
         if key not in self._shadows:
+            # Without a store, the value is the same object that was recorded.
+            known = None if self.durable or self.recorder is None else self.recorder.encoded(key)
             try:
-                self._shadows[key] = encode(value)
+                self._shadows[key] = known or encode(value)
             except UnstorableValue:
                 if self.durable:
                     raise
@@ -131,10 +139,13 @@ class Changes:
         if type(returned) is dict:
             # Without a store, reducers and assignments, the returned dict is the whole change. Values that the node
             # altered in place are those of the live state itself, unless it works on copies.
-            if not (self.durable or notes.written or self._reducers or (self.isolated and notes.touched)):
+            in_place = notes.touched and (self.recorder or self.isolated)
+            if not (self.durable or notes.written or self._reducers or in_place):
                 for key in returned:
                     if type(key) is not str:
                         _refuse_key(key)
+                if self.recorder is not None:
+                    self.recorder.set_keys(returned)
                 dict.update(self._live, returned)
                 if self._changed is not None:
                     self._changed.update(dict.fromkeys(returned))
@@ -159,6 +170,8 @@ class Changes:
         if self.durable:
             data = delta.encode()
             delta = self._as_stored(delta, data)
+        if self.recorder is not None:
+            self.recorder.apply(delta, self._new_shadows)
         # Everything that can raise has been done by now: from here on, the live state changes.
         delta.apply(self._live, self._base)
         self._replaced.clear()
@@ -203,6 +216,8 @@ class Changes:
         data = encode(update)
         if not unchangeable:
             update = decode(data)
+        if self.recorder is not None:
+            self.recorder.set_keys(update)
         dict.update(self._live, update)
         if self._changed is not None:
             self._changed.update(dict.fromkeys(update))
@@ -246,9 +261,9 @@ class Changes:
         return delta
 
     def _is_unaltered(self, key: str, value: Any) -> bool:
-        """Whether a copy that a node of a branch got is as it was, so that the branch hasn't changed the key."""
+        """Whether what a node read is as it was, where that matters: in a branch, and where changes are recorded."""
         try:
-            return self.isolated and encode(value) == self._shadows.get(key)
+            return (self.isolated or self.recorder is not None) and encode(value) == self._shadows.get(key)
         except UnstorableValue:
             return False
 
@@ -409,19 +424,6 @@ def _not_given(values: dict[str, Any], private: NodeState) -> dict[str, Any]:
     return {key: value for key, value in values.items() if dict.get(private, key, ABSENT) is not value}
 
 
-def detached(state: State) -> State:
-    """A copy that shares nothing changeable with `state`, for a reader outside of the run."""
-    try:
-        copied = decode(encode(dict(state)))
-    except UnstorableValue:
-        copied = {key: detached_value(value) for key, value in state.items()}
-    copy = state._copy()
-    dict.clear(copy)
-    dict.update(copy, copied)
-    copy._emit = None
-    return copy
-
-
 def _size(value: Any) -> int:
     if type(value) in (list, dict, set):
         return len(value)
@@ -431,8 +433,7 @@ def _size(value: Any) -> int:
 def _warn_without_effect(key: str) -> None:
     from logging import getLogger
 
-    log = getLogger("limpet.run")
-    log.warning(
+    getLogger("limpet.run").warning(
         "a node changed its copy of %r in place, which has no effect: the key has a reducer, so return what is new",
         key,
     )

@@ -40,7 +40,16 @@ class StreamEvents:
 
     def step(self, reporter: Reporter) -> Sequence[Event]:
         """A node has completed, and its step is saved if the graph's interval says so."""
-        event = {"type": "state", "node": reporter.progress.made_by, "state": reporter.state_copy()}
+        recorder = reporter.recorder
+        assert recorder is not None
+        event: Event = {
+            "type": "state",
+            "node": reporter.progress.made_by,
+            "state": recorder.state_of(reporter.state),
+            "update": recorder.newest_update(reporter.context.reporting.masker.names),
+        }
+        if recorder.removed:
+            event["removed"] = list(recorder.removed)
         if reporter.nested:
             event["branch"] = reporter.scope.branch
         return (event,)
