@@ -56,6 +56,8 @@ from limpet.errors import WorkflowChanged as WorkflowChanged
 from limpet.errors import WrongGraph as WrongGraph
 from limpet.graphs.edges import END as END
 from limpet.graphs.edges import START as START
+from limpet.graphs.edges import CaughtError as CaughtError
+from limpet.graphs.edges import Goto as Goto
 from limpet.graphs.graph_config import CheckpointConfig as CheckpointConfig
 from limpet.graphs.graph_config import GraphConfig as GraphConfig
 from limpet.graphs.predicates import always as always

@@ -276,7 +276,7 @@ def shown(function: Any) -> str:
         if each.name != "self"
     ]
     plain = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    return str(plain).replace("'HIDDEN'", "…")
+    return re.sub(r"<class '(\w+)'>", r"\1", str(plain).replace("'HIDDEN'", "…"))
 
 
 def every_error(cls: type[LimpetError] = LimpetError) -> Iterable[type[LimpetError]]:

@@ -600,3 +600,65 @@ def test_a_workflow_in_a_file_has_resources(steps: ModuleType) -> None:
     steps.ask = lambda model: model  # type: ignore[attr-defined]
     flow = loads("resources: {model: 'steps:model'}\ntasks: [{name: a, run: 'steps:ask'}]")
     assert flow.execute({}).results == {"a": "model"}
+
+
+JUMPS = """
+nodes:
+  - {name: draft, run: "steps:draft", goto_targets: [publish, END], goto: check}
+  - {name: check, run: "steps:odd", retry: 2, goto: [publish, {to: repair, on: ["steps:Odd", KeyError]}]}
+  - {name: repair, run: "steps:repair", goto: END}
+  - {name: publish}
+edges:
+  - {from: publish, to: END}
+  - {from: draft, to: repair, on: ValueError}
+"""
+
+
+def test_a_file_declares_gotos_and_error_edges(steps: ModuleType, file: Callable[..., Path]) -> None:
+    """Goto and error edges: the same graph as in Python, also where nothing is imported."""
+
+    def draft(state: Any) -> Any:
+        if state["n"] == 2:
+            raise ValueError("two")
+        return [None, limpet.Goto("publish", {"x": 1})][state["n"]]
+
+    def repair(state: Any, error: Any) -> dict[str, Any]:
+        return {"error": str(error)}
+
+    steps.draft = draft  # type: ignore[attr-defined]
+    steps.repair = repair  # type: ignore[attr-defined]
+    path = file(JUMPS)
+    graph = load(path)
+    same = StateGraph(name="agent").add_node("draft", draft, goto=["publish", END])
+    same.add_node("check", odd).add_node("repair", repair).add_node("publish").set_entry_point("draft")
+    same.add_edge("draft", "check").add_edge("check", "publish").set_finish_point("repair")
+    same.set_finish_point("publish").add_error_edge("draft", "repair", ValueError)
+    same.add_error_edge("check", "repair", on=(Odd, KeyError))
+    assert {print_of(each) for each in (graph, same, check(path))} == {print_of(graph)}
+    assert graph.execute({"n": 0}) == {"n": 0, "error": "Odd: odd"}
+    assert graph.execute({"n": 1}) == {"n": 1, "x": 1}
+    assert graph.execute({"n": 2}) == {"n": 2, "error": "ValueError: two"}
+    assert "on Odd or KeyError" in check(path).draw(format="mermaid")
+
+
+def print_of(graph: Any) -> str:
+    return str(graph.freeze().fingerprint)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("nodes: [{name: a, uses: log, with: {message: x}, goto_targets: [END]}]", "'goto_targets'"),
+        (
+            "nodes: [{name: a, run: 'steps:review', goto_targets: [bb]}]",
+            "1:55: the goto of 'a': there is no node",
+        ),
+        ("nodes: [{name: a, goto: {to: b, on: NoError}}, {name: b}]", "'NoError' is not an exception"),
+        ("nodes: [{name: a, goto: {to: END, on: ValueError}}]", "1:\\d+: the error edge of 'a' can't lead"),
+        ("nodes: [{name: a, goto: {to: b, on: ValueError, condition: x}}, {name: b}]", "only one of them"),
+    ],
+)
+def test_mistakes_in_gotos_and_error_edges_have_their_places(text: str, reason: str) -> None:
+    """Goto and error edges"""
+    with pytest.raises(DeclarationError, match=reason):
+        loads(text)

@@ -19,7 +19,7 @@ _BRACKETS: Final[Mapping[str, tuple[str, str]]] = {
     "task": ("[", "]"),
     "missing": ("[", "]"),
 }
-_ARROWS: Final[Mapping[str, str]] = {"optional": "-.->", "parallel": "==>"}
+_ARROWS: Final[Mapping[str, str]] = {"optional": "-.->", "parallel": "==>", "goto": "-.->", "error": "--x"}
 _SAFE_CHARACTERS: Final = frozenset(" _-.,:/+=*!?'()[]")
 
 

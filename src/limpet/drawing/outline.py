@@ -11,14 +11,14 @@ from graphlib import CycleError
 from typing import Any, Final, Literal, NamedTuple
 
 from limpet.errors import DefinitionError
-from limpet.graphs.edges import END, START, Choice, Edge, OutEdge
+from limpet.graphs.edges import END, START, Choice, Edge, ErrorEdge, Jump, OutEdge
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import Function
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.layers import Dag, layers_of
 
 ShapeKind = Literal["start", "end", "node", "fan_in", "map", "task", "missing"]
-LineKind = Literal["plain", "conditional", "parallel", "optional"]
+LineKind = Literal["plain", "conditional", "parallel", "optional", "goto", "error"]
 
 UNNAMED_CONDITION: Final = "if …"
 """The label of an edge whose predicate has no name."""
@@ -80,6 +80,7 @@ def outline_of_plan(plan: Plan, dag: Dag | None = None, prefix: str = "") -> Out
             if isinstance(edge, Section) and edge.inner is not None:
                 inside = outline_of_plan(edge.inner.plan, None, f"{prefix}{map_id(edge)}/")
             builder.add_edge(edge, inside)
+        builder.jumps += node.jumps
     return builder.outline([plan.entry], [name for name, node in plan.nodes.items() if node.exit])
 
 
@@ -112,6 +113,7 @@ def outline_of_graph(graph: Any, prefix: str = "", outer_graphs: tuple[Any, ...]
         if number in draft.maps:
             inside = outline_inside(draft.maps[number], map_id(edge))
         builder.add_edge(edge, inside)
+    builder.jumps += draft.jumps
     return builder.outline(draft.entries, draft.exits)._replace(mistakes=mistakes)
 
 
@@ -129,6 +131,7 @@ class _OutlineBuilder:
         self.shapes: dict[str, Shape] = {}
         self.lines: dict[tuple[str, str, LineKind], list[str]] = {}
         self.edges: list[OutEdge] = []
+        self.jumps: list[Jump] = []
 
     def add_node(self, name: str, inside: Outline | None, note: str) -> None:
         self.shapes[name] = Shape(self.prefix + name, name, "node", note, inside=inside)
@@ -143,7 +146,7 @@ class _OutlineBuilder:
             )
 
     def outline(self, entries: Iterable[str], exits: Iterable[str]) -> Outline:
-        for edge in self.edges:
+        for edge in (*self.edges, *self.jumps):
             self._complete_shapes(edge)
         entries = list(entries)
         ends = self._ends(entries)
@@ -151,6 +154,8 @@ class _OutlineBuilder:
             self._add_line(START, entry)
         for source, edges in self._edges_by_source().items():
             self._add_lines_of(source, edges, ends.get(source, [END]))
+        for jump in self.jumps:
+            self._add_lines_of_jump(jump, ends.get(jump.source, [END]))
         for name in exits:
             has_edges = any(edge.source == name for edge in self.edges)
             for end in ends.get(name, [END]):
@@ -161,7 +166,7 @@ class _OutlineBuilder:
         self._add_branch_ends(ends)
         return self._finished_outline()
 
-    def _complete_shapes(self, edge: OutEdge) -> None:
+    def _complete_shapes(self, edge: OutEdge | Jump) -> None:
         """Add shapes for missing names, and mark fan-ins, forks, the nodes of maps, and choices without outcomes."""
         for name in (edge.source, *edge.targets):
             if name not in self.shapes and name != END:
@@ -197,7 +202,9 @@ class _OutlineBuilder:
         """The nodes that can be reached from some nodes without passing the fan-in."""
         reached = set(starts)
         pending = list(starts)
-        edges_by_source = self._edges_by_source()
+        edges_by_source: dict[str, list[OutEdge | Jump]] = {}
+        for edge in (*self.edges, *self.jumps):
+            edges_by_source.setdefault(edge.source, []).append(edge)
         while pending:
             for edge in edges_by_source.get(pending.pop(), ()):
                 targets = edge.targets
@@ -225,6 +232,14 @@ class _OutlineBuilder:
                 label = ", ".join(each for each in (route_label, _delay_text(edge.delay)) if each)
                 for target in ends if chosen == END else [chosen]:
                     self._add_line(source, target, label, kind)
+
+    def _add_lines_of_jump(self, jump: Jump, ends: list[str]) -> None:
+        for chosen in jump.targets:
+            for target in ends if chosen == END else [chosen]:
+                if isinstance(jump, ErrorEdge):
+                    self._add_line(jump.source, target, f"on {jump.label}", "error")
+                else:
+                    self._add_line(jump.source, target, "goto", "goto")
 
     def _add_branch_lines(self, section: Section) -> None:
         if section.own_state:

@@ -101,7 +101,7 @@ def _page_rules(page: PageColours) -> str:
         f".lp-group{{fill:{page.group};stroke:{page.box_outline}}}"
         f".lp-dot{{fill:{page.text}}}.lp-ring{{stroke:{page.text}}}.lp-bar{{stroke:{page.box_outline}}}"
         f".lp-tag{{fill:{page.background};stroke:{page.border}}}"
-        f".lp-missing{{stroke:{page.missing_outline}}}.lp-mistake{{fill:{page.mistake_text}}}"
+        f".lp-missing,.lp-line.lp-error{{stroke:{page.missing_outline}}}.lp-mistake{{fill:{page.mistake_text}}}"
     )
 
 
@@ -126,6 +126,7 @@ _SHAPE_RULES: Final = (
     ".lp-note,.lp-mark,.lp-label{text-anchor:middle}.lp text.lp-left{text-anchor:start}"
     ".lp-line,.lp-ring,.lp-bar,.lp-sign{fill:none}.lp-line{stroke-width:1.4}.lp-line.lp-taken{stroke-width:1.8}"
     ".lp-parallel{stroke-width:2.2}.lp-optional{stroke-dasharray:5 4}"
+    ".lp-goto{stroke-dasharray:1.5 3}.lp-error{stroke-dasharray:7 3 1.5 3}"
     ".lp-box,.lp-group{stroke-width:1.4}.lp-ring{stroke-width:1.6}.lp-bar{stroke-width:4;stroke-linecap:round}"
     ".lp-dashed{stroke-dasharray:5 4}.lp-behind{opacity:.75}"
     ".lp-sign{stroke:#fff;stroke-width:1.7;stroke-linecap:round;stroke-linejoin:round}"

@@ -7,7 +7,17 @@ from typing import Any, Final, Self
 
 from limpet.defaults import MAX_ITERATIONS
 from limpet.errors import DefinitionError
-from limpet.graphs.edges import END, START, Choice, Edge, OutEdge
+from limpet.graphs.edges import (
+    END,
+    START,
+    Choice,
+    Edge,
+    ErrorEdge,
+    GotoEdge,
+    OutEdge,
+    read_error_kinds,
+    read_goto,
+)
 from limpet.graphs.node_options import InnerGraphSpec, NodeOptions, check_node_name
 from limpet.graphs.parallel import COLLECT, FAIL, InnerGraph, OnError, Section
 from limpet.graphs.parameters import Function, read_function, read_sync_function
@@ -16,7 +26,13 @@ from limpet.graphs.predicates import Predicate
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
 from limpet.graphs.typed_state.typed_functions import typed_edge, typed_function
-from limpet.graphs.validation import Draft, missing_node, mistakes_in, unfilled_parameters
+from limpet.graphs.validation import (
+    Draft,
+    mistakes_in,
+    unfilled_parameters,
+    warn_of_unused_edges,
+    wrong_interrupts,
+)
 
 Passing = Mapping[str, str] | Callable[..., Any] | None
 """What passes into or out of a graph inside of another: `{new key: old key}`, or a function of the state."""
@@ -56,6 +72,7 @@ class GraphBuilder:
         timeout: float | None = None,
         inputs: Passing = None,
         outputs: Passing = None,
+        goto: Iterable[str] | None = None,
     ) -> Self:
         """Add a node that calls `run` with those of `state`, `config`, `node`, `graph`, `ctx` that it names.
 
@@ -66,6 +83,8 @@ class GraphBuilder:
         `run` may be another graph, which then runs inside this one, with a state of its own: `inputs` is what it
         starts with, `{its key: our key}` or a function of our state, and `outputs` is what it returns,
         `{our key: its key}` or a function of its state. Without them, the keys that both graphs know pass.
+
+        `goto` names the nodes that `run` may go to by returning a `Goto`, END included.
         Raises `DefinitionError` for a name that is taken; `compile` does for a parameter that nothing fills.
         """
         if not isinstance(name, str) and callable(name):
@@ -79,6 +98,11 @@ class GraphBuilder:
         inner = self._inner_graph(what, run, inputs, outputs)
         if inner is not None and timeout is not None:
             raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
+        targets = read_goto(goto, run, what)
+        if targets:
+            if inner is not None or run is None:
+                raise DefinitionError(f"{what} has a goto, and no function that could return one", self.name)
+            self._draft.jumps.append(GotoEdge(name, targets))
         function = None
         if run is not None and inner is None:
             function = read_function(run, what)  # type: ignore[arg-type]  # checked there
@@ -92,9 +116,10 @@ class GraphBuilder:
         *,
         retry: Retry | int | None = None,
         timeout: float | None = None,
+        goto: Iterable[str] | None = None,
     ) -> Self:
         """Add a node that runs after parallel branches. It may also take `parallel_results`, one entry per branch."""
-        return self.add_node(name, run, retry=retry, timeout=timeout)
+        return self.add_node(name, run, retry=retry, timeout=timeout, goto=goto)
 
     def add_edge(
         self, source: str, target: str, predicate: Predicate | None = None, *, delay: Any = 0.0
@@ -135,6 +160,19 @@ class GraphBuilder:
         function = read_sync_function(choose, f"the choice after {source!r}")
         targets = None if outcomes is None else dict(outcomes)
         self._draft.edges.append(Choice(source, function, targets, delay))
+        return self._changed()
+
+    def add_error_edge(
+        self, source: str, handler: str, on: type[Exception] | tuple[type[Exception], ...] = Exception
+    ) -> Self:
+        """Let `handler` follow `source` when that fails with one of the exceptions `on`, and isn't retried any more.
+
+        `handler` is a node as any other, with edges of its own. It finds the error as its parameter `error`, or as
+        `ctx.error`: a `CaughtError`. What the failed call changed is discarded. Error edges are tried in the order
+        in which they were added.
+        """
+        kinds = read_error_kinds(on, f"the error edge {source!r} → {handler!r}")
+        self._draft.jumps.append(ErrorEdge(source, handler, kinds))
         return self._changed()
 
     def add_parallel_edge(self, source: str, branch: str, fan_in: str, *, on_error: OnError = FAIL) -> Self:
@@ -254,14 +292,12 @@ class GraphBuilder:
         if mistakes:
             raise DefinitionError(mistakes, self.name)
         unknown = [
-            f"{kind}: {self._why_no_interrupt(name)}"
-            for kind, names in (("interrupt_before", before), ("interrupt_after", after))
-            for name in names
-            if not self._can_interrupt(name)
+            *wrong_interrupts(self._draft, "interrupt_before", before),
+            *wrong_interrupts(self._draft, "interrupt_after", after),
         ]
         if unknown:
             raise DefinitionError(unknown, self.name)
-        self._warn_of_unused_edges()
+        warn_of_unused_edges(self._draft, self.name)
         self._freezing = True
         try:
             nodes = {name: self._frozen_node(name, before, after, resources) for name in self._draft.nodes}
@@ -312,7 +348,8 @@ class GraphBuilder:
                 edge = edge._replace(inner=mapped)
             edge = typed_edge(edge, self.schema, resources)
             edges.append(edge.bound(resources) if resources else edge)
-        exits = name in draft.exits or not edges
+        jumps = draft.jumps_from(name)
+        exits = name in draft.exits or not (edges or draft.has_goto(name))
         inner = None
         if spec.inner is not None:
             inner = self._frozen_inner(spec.inner, name, before, after, resources)
@@ -320,7 +357,8 @@ class GraphBuilder:
         if function is not None:
             function = typed_function(function, self.schema, f"node {name!r}", resources, updates=True)
             function = function.bound(resources)
-        return plan_node(name, function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
+        node = plan_node(name, function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
+        return node._replace(jumps=tuple(jumps)) if jumps else node
 
     def _frozen_inner(
         self,
@@ -391,39 +429,6 @@ class GraphBuilder:
             raise DefinitionError(
                 f"{what}: on_error must be {FAIL!r} or {COLLECT!r}, not {on_error!r}", self.name
             )
-
-    def _can_interrupt(self, name: Any) -> bool:
-        """Whether there is such a node. Names inside of an inner graph are validated by that graph."""
-        if not isinstance(name, str) or "/" not in name:
-            return name in self._draft.nodes
-        graph_name, _, _ = name.partition("/")
-        graphs = {spec.name for spec in self._draft.nodes.values() if spec.inner is not None}
-        graphs |= {spec.graph.name for spec in self._draft.maps.values()}
-        return graph_name in graphs
-
-    def _why_no_interrupt(self, name: Any) -> str:
-        if isinstance(name, str) and "/" in name:
-            return f"{name!r} leads into {name.partition('/')[0]!r}, which doesn't run a graph"
-        return missing_node(name, self._draft)
-
-    def _warn_of_unused_edges(self) -> None:
-        """Warn of edges that can never be taken. Users may expect two edges from a node to run two nodes."""
-        for name in self._draft.nodes:
-            edges = self._draft.edges_from(name)
-            first_certain = len(edges)
-            for index, edge in enumerate(edges):
-                if edge.unconditional:
-                    first_certain = index
-                    break
-            for edge in edges[first_certain + 1 :]:
-                from logging import getLogger
-
-                getLogger("limpet.graph").warning(
-                    "graph %s: the edge from %r to %s is never taken, as one added before it always is",
-                    self.name,
-                    name,
-                    " or ".join(map(repr, edge.targets)),
-                )
 
 
 def _names_inside(name: str, paths: list[str]) -> list[str]:

@@ -2,16 +2,21 @@
 
 A node's edges are tried in the order in which they were added. Each says by which function it is decided, if any, and
 which node the function's result leads to. A `Section` is an edge, too: it opens branches (see `parallel.py`).
+
+Jumps come before all of them. A node that returns a `Goto` says itself where to go, and may name the targets of its
+`GotoEdge`. A node that fails for good leads along the first `ErrorEdge` that catches the error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
+from limpet.errors import Conflict, DefinitionError, RunNotFound, UsageError
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import Function
 from limpet.graphs.predicates import describe
+from limpet.graphs.retry import is_one_of
 from limpet.journal.progress import DONE
 
 START = "__start__"
@@ -97,4 +102,132 @@ class Choice(NamedTuple):
 
 
 OutEdge = Edge | Choice | Section
-"""Any kind of edge out of a node."""
+"""Any kind of edge out of a node that is tried when the node has completed."""
+
+Target = TypeVar("Target", bound=str)
+
+
+class Goto(Generic[Target]):
+    """What a node returns to say which node is next: `return Goto("review", {"draft": text})`.
+
+    `update` is what the node would return otherwise. The target is END or a node of the same graph, and one of those
+    that the node was declared with: `add_node("draft", draft, goto=["review", END])`, or by the annotation
+    `-> Goto[Literal["review", "publish"]]`. It takes precedence over the edges of the node.
+    """
+
+    __slots__ = ("target", "update")
+
+    def __init__(self, target: Target, update: Any = None) -> None:
+        if not isinstance(target, str):
+            raise UsageError(
+                f"Goto(target, update): the target is the name of a node, or END, not {target!r}"
+            )
+        self.target = target
+        self.update = update
+
+    def __repr__(self) -> str:
+        return f"Goto({self.target!r}, {self.update!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Goto) and (self.target, self.update) == (other.target, other.update)
+
+    __hash__ = None  # type: ignore[assignment]  # it has an update, which can't be hashed
+
+
+class GotoEdge(NamedTuple):
+    """The nodes that a node may go to by returning a `Goto`."""
+
+    source: str
+    targets: tuple[str, ...]
+
+    def describe(self) -> list[Any]:
+        return [self.source, sorted(self.targets), "goto"]
+
+
+class ErrorEdge(NamedTuple):
+    """Leads to a node that handles the errors of another one, once that isn't retried any more."""
+
+    source: str
+    target: str
+    on: tuple[type[Exception], ...]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return (self.target,)
+
+    @property
+    def label(self) -> str:
+        """The names of the errors, for pictures."""
+        return " or ".join(kind.__name__ for kind in self.on)
+
+    def catches(self, error: BaseException) -> bool:
+        """Whether it leads on after this error. That the run isn't this process's any more isn't the node's error."""
+        return is_one_of(error, self.on) and not isinstance(error, (Conflict, RunNotFound))
+
+    def describe(self) -> list[Any]:
+        return [self.source, self.target, sorted(kind.__name__ for kind in self.on), "error"]
+
+
+Jump = GotoEdge | ErrorEdge
+"""An edge that is taken whatever the conditions of the others are."""
+
+
+class CaughtError(NamedTuple):
+    """The error that led to this node along an error edge: its parameter `error`, or `ctx.error`.
+
+    It is what was stored of the exception, so that a node that is called again finds the same: the full name of its
+    `type`, its `message`, the `node` that failed, after how many `attempts`, and the time `at`, in seconds.
+    """
+
+    type: str
+    message: str
+    node: str
+    attempts: int
+    at: float
+
+    def __str__(self) -> str:
+        name = self.type.rpartition(".")[2]
+        if self.message:
+            return f"{name}: {self.message}"
+        return name
+
+
+def read_goto(given: Iterable[str] | None, run: Any, what: str) -> tuple[str, ...]:
+    """The targets that a node declares: as `goto=[…]`, or by the annotation of its function.
+
+    Raises `DefinitionError`.
+    """
+    if given is None:
+        return tuple(dict.fromkeys(_annotated_targets(run)))
+    targets = [] if isinstance(given, str) else list(given)
+    if isinstance(given, str) or not all(isinstance(each, str) for each in targets):
+        raise DefinitionError(f"{what}: goto must be a list of the names of nodes, or END, not {given!r}")
+    return tuple(dict.fromkeys(targets))
+
+
+def _annotated_targets(run: Any) -> list[str]:
+    """The targets in the annotation `-> Goto[Literal["a", "b"]]`, alone or in a union."""
+    declared = getattr(run, "__annotations__", {}).get("return")
+    if "Goto" not in str(declared):
+        return []
+    from typing import get_type_hints
+
+    try:
+        hint = get_type_hints(run)["return"]
+    except Exception:  # a name that only a type checker knows
+        return []
+    found: list[str] = []
+    for part in (hint, *get_args(hint)):
+        if get_origin(part) is Goto:
+            for argument in get_args(part):
+                if get_origin(argument) is Literal:
+                    found += get_args(argument)
+    return found
+
+
+def read_error_kinds(on: Any, what: str) -> tuple[type[Exception], ...]:
+    """The exceptions of an error edge: a class, or a tuple of them. Raises `DefinitionError`."""
+    kinds = on if isinstance(on, tuple) else (on,)
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
+        raise DefinitionError(f"{what}: on must be an exception class or a tuple of them, not {on!r}")
+    return kinds

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from limpet.errors import DefinitionError, did_you_mean
 
-NODE_PARAMETERS = ("state", "config", "node", "graph", "parallel_results", "ctx")
+NODE_PARAMETERS = ("state", "config", "node", "graph", "parallel_results", "ctx", "error")
 """The parameter names that a node, a predicate or a choice may use."""
 
 ABSENT: Any = object()

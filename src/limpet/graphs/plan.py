@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from limpet.graphs.edges import END, Edge, OutEdge
+from limpet.graphs.edges import END, Edge, ErrorEdge, GotoEdge, Jump, OutEdge
 from limpet.graphs.parallel import InnerGraph, Section
 from limpet.graphs.parameters import Function
 from limpet.graphs.retry import Retry
@@ -35,6 +35,7 @@ class PlanNode(NamedTuple):
     state alone. `delays` are the seconds that edges to certain nodes take.
 
     `inner` is the graph that the node runs, if any; `workflow_task` is the task of a workflow that it is, if any.
+    `jumps` are the targets of its `Goto` and its error edges.
     """
 
     name: str
@@ -49,6 +50,19 @@ class PlanNode(NamedTuple):
     inner: InnerGraph | None = None
     workflow_task: WorkflowTask | None = None
     delays: Mapping[str, float] | None = None
+    jumps: tuple[Jump, ...] = ()
+
+    @property
+    def goto(self) -> tuple[str, ...]:
+        """The targets that it may go to by returning a `Goto`."""
+        return next((jump.targets for jump in self.jumps if isinstance(jump, GotoEdge)), ())
+
+    def error_edge(self, error: BaseException) -> ErrorEdge | None:
+        """The error edge that catches this error, if one does."""
+        for jump in self.jumps:
+            if isinstance(jump, ErrorEdge) and jump.catches(error):
+                return jump
+        return None
 
     @property
     def section(self) -> Section | None:
@@ -130,7 +144,8 @@ def functions_in_branches(plan: Plan) -> Iterator[Any]:
     while unexplored:
         name, fan_in = unexplored.pop()
         names[name] = None
-        for edge in plan.nodes[name].edges:
+        node = plan.nodes[name]
+        for edge in (*node.edges, *node.jumps):
             new = {(target, fan_in) for target in edge.targets if target not in (fan_in, END)} - explored
             explored |= new
             unexplored += new
@@ -234,6 +249,9 @@ def fingerprint(kind: str, entry: str, nodes: Mapping[str, PlanNode], schema: Sc
         "exits": sorted(name for name, node in nodes.items() if node.exit),
         "reducers": sorted((key, reducer_name(reducer)) for key, reducer in schema.reducers.items()),
     }
+    jumps = [jump.describe() for name in names for jump in nodes[name].jumps]
+    if jumps:
+        shape["jumps"] = jumps
     return digest(shape)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final, Self
 
 from limpet.errors import did_you_mean
-from limpet.graphs.edges import END, START, Choice, OutEdge
+from limpet.graphs.edges import END, START, Choice, ErrorEdge, GotoEdge, Jump, OutEdge
 from limpet.graphs.node_options import InnerGraphSpec, NodeOptions
 from limpet.graphs.parallel import Section
 
@@ -14,11 +14,12 @@ from limpet.graphs.parallel import Section
 class Draft:
     """All that was added to a graph, in order. `maps` has the graphs that maps run, by the index of their edge."""
 
-    __slots__ = ("edges", "entries", "exits", "maps", "nodes")
+    __slots__ = ("edges", "entries", "exits", "jumps", "maps", "nodes")
 
     def __init__(self) -> None:
         self.nodes: dict[str, NodeOptions] = {}
         self.edges: list[OutEdge] = []
+        self.jumps: list[Jump] = []
         self.maps: dict[int, InnerGraphSpec] = {}
         self.entries: list[str] = []
         self.exits: dict[str, None] = {}
@@ -26,6 +27,14 @@ class Draft:
     def edges_from(self, name: str) -> list[OutEdge]:
         """The edges out of a node, in the order in which they are tried."""
         return [edge for edge in self.edges if edge.source == name]
+
+    def jumps_from(self, name: str) -> list[Jump]:
+        """The targets of a node's `Goto`, and its error edges in the order in which they are tried."""
+        return [jump for jump in self.jumps if jump.source == name]
+
+    def has_goto(self, name: str) -> bool:
+        """Whether a node may say itself where to go."""
+        return any(isinstance(jump, GotoEdge) for jump in self.jumps_from(name))
 
     @property
     def sections(self) -> list[Section]:
@@ -44,7 +53,8 @@ class Draft:
         reached = set(starts)
         unexplored = list(starts)
         while unexplored:
-            for edge in self.edges_from(unexplored.pop()):
+            name = unexplored.pop()
+            for edge in (*self.edges_from(name), *self.jumps_from(name)):
                 targets = (edge.fan_in,) if isinstance(edge, Section) else edge.targets
                 new = [target for target in targets if target not in reached and target != within]
                 reached.update(new)
@@ -79,7 +89,7 @@ OTHER: Final = "other"
 
 def mistakes_in(draft: Draft) -> list[str]:
     """All mistakes in a graph: each is a `Mistake`."""
-    checks = (_wrong_names, _wrong_ends, _wrong_sections, _wrong_delays, _unreachable)
+    checks = (_wrong_names, _wrong_ends, _wrong_sections, _wrong_delays, _wrong_jumps, _unreachable)
     return [mistake for check in checks for mistake in check(draft)]
 
 
@@ -131,12 +141,14 @@ def _wrong_ends(draft: Draft) -> Iterator[str]:
     elif len(draft.entries) > 1:
         several = ", ".join(map(repr, draft.entries))
         yield Mistake(f"several entry points ({several}); a graph has one", OTHER, START, draft.entries[1])
-    if not draft.exits and not draft.open_ended and not any(END in edge.targets for edge in draft.edges):
+    all_edges = (*draft.edges, *draft.jumps)
+    if not draft.exits and not draft.open_ended and not any(END in edge.targets for edge in all_edges):
         yield Mistake("no finish point: say where the run may end with set_finish_point(name)", NO_EXIT)
     in_branches = _in_branches(draft) - draft.reached(draft.entries)
     for name in draft.nodes:
         edges = draft.edges_from(name)
-        if not edges and name not in draft.exits and name not in in_branches:
+        leads_nowhere = not edges and not draft.has_goto(name)
+        if leads_nowhere and name not in draft.exits and name not in in_branches:
             what_to_do = f"add an edge from it, or set_finish_point({name!r})"
             yield Mistake(f"node {name!r} leads nowhere: {what_to_do}", DEAD_END, name)
         if name in draft.exits and any(edge.unconditional for edge in edges):
@@ -187,6 +199,57 @@ def _wrong_delays(draft: Draft) -> Iterator[str]:
                 yield Mistake(
                     f"two edges {edge.source!r} → {target!r} differ in their delay", OTHER, edge.source
                 )
+
+
+def _wrong_jumps(draft: Draft) -> Iterator[str]:
+    fan_ins = {section.fan_in for section in draft.sections}
+    for jump in draft.jumps:
+        if isinstance(jump, GotoEdge):
+            what = f"the goto of {jump.source!r}"
+        else:
+            what = f"the error edge of {jump.source!r}"
+        if jump.source not in draft.nodes:
+            yield Mistake(f"{what}: {missing_node(jump.source, draft)}", NO_NODE, jump.source)
+        for target in jump.targets:
+            if isinstance(jump, ErrorEdge) and target in (END, START, jump.source, *fan_ins):
+                why = "it leads to another node, which handles the error and isn't a fan-in"
+                yield Mistake(f"{what} can't lead to {target!r}: {why}", OTHER, jump.source, target)
+            elif target != END and target not in draft.nodes:
+                yield Mistake(f"{what}: {missing_node(target, draft)}", NO_NODE, jump.source, target)
+
+
+def wrong_interrupts(draft: Draft, kind: str, names: list[str]) -> Iterator[str]:
+    """The interrupts at nodes that don't exist. Those inside of an inner graph are validated by that graph."""
+    graphs = {spec.name for spec in draft.nodes.values() if spec.inner is not None}
+    graphs |= {spec.graph.name for spec in draft.maps.values()}
+    for name in names:
+        if not isinstance(name, str) or "/" not in name:
+            if name not in draft.nodes:
+                yield f"{kind}: {missing_node(name, draft)}"
+        elif name.partition("/")[0] not in graphs:
+            yield f"{kind}: {name!r} leads into {name.partition('/')[0]!r}, which doesn't run a graph"
+
+
+def warn_of_unused_edges(draft: Draft, graph: str) -> None:
+    """Warn of edges that can never be taken. Users may expect two edges from a node to run two nodes."""
+    for edge in _unused_edges(draft):
+        from logging import getLogger
+
+        getLogger("limpet.graph").warning(
+            "graph %s: the edge from %r to %s is never taken, as one added before it always is",
+            graph,
+            edge.source,
+            " or ".join(map(repr, edge.targets)),
+        )
+
+
+def _unused_edges(draft: Draft) -> Iterator[OutEdge]:
+    for name in draft.nodes:
+        edges = draft.edges_from(name)
+        for index, edge in enumerate(edges):
+            if edge.unconditional:
+                yield from edges[index + 1 :]
+                break
 
 
 def _in_branches(draft: Draft) -> set[str]:

@@ -35,11 +35,12 @@ class Progress:
     the ended attempts of the node at this position. `answers`, the prompts that were `asked` for them, the ids of
     those to be `hidden`, and `memos` belong to the same node. `timers` are the times until which the node sleeps or
     its questions can be answered: nothing happens at the position before the `ARRIVAL` timer, nor before the
-    `NEXT_ATTEMPT` timer, which a resume doesn't wait for. `waits` is what the node waits for besides that, and
-    `received` what it has received, by call, as a `waits.Letter`; None where none came in time. The run itself has a
-    `mailbox`: by box, the numbers and values of letters that no node has received, in order; `letters` is the number
-    of the newest. `crashes` is how many holders had crashed when the last record was written. `deadline` is when a
-    run that hasn't ended fails, by the store's clock.
+    `NEXT_ATTEMPT` timer, which a resume doesn't wait for. `caught` is the error of another node, if an error edge led
+    here, and `goto` the next node that a node has named before the run stopped after it. `waits` is what the node
+    waits for besides that, and `received` what it has received, by call, as a `waits.Letter`; None where none came in
+    time. The run itself has a `mailbox`: by box, the numbers and values of letters that no node has received, in
+    order; `letters` is the number of the newest. `crashes` is how many holders had crashed when the last record was
+    written. `deadline` is when a run that hasn't ended fails, by the store's clock.
 
     `section` has the branches at this position. Before a branch begins, `start` is what it will start with: its
     whole state, or what is put over a copy of its `base`, the state of the run that it branches from. Values are
@@ -75,6 +76,8 @@ class Progress:
     mailbox: dict[str, list[list[Any]]] = field(default_factory=dict)
     letters: int = 0
     error: dict[str, Any] | None = None
+    goto: str | None = None
+    caught: list[Any] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
@@ -125,9 +128,11 @@ class Progress:
             or self.section
             or self.timers
             or self.received
+            or self.caught
         ):
             self.attempts = 0
             self.error = None
+            self.caught = []
             self._forget_node()
 
     def move(self, changes: Mapping[str, Any]) -> None:

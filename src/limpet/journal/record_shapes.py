@@ -274,10 +274,6 @@ def _is_dict_of(is_valid: Check, value: Any) -> bool:
     return _has_str_keys(value) and all(map(is_valid, value.values()))
 
 
-def _is_list_of_strs(value: Any) -> bool:
-    return _is_list_of(_is_str, value)
-
-
 def _is_phase(value: Any) -> bool:
     return type(value) is str and value in (BEFORE, AFTER, FAILED_PHASE)
 
@@ -341,6 +337,8 @@ def _has_parts(*checks: Check | None) -> Check:
 
 
 _STR = frozenset({str})
+_is_list_of_strs = partial(_is_list_of, _is_str)
+_is_caught = _has_parts(_is_str, _is_str, _is_str, _is_count, _is_time)
 _are_questions = partial(_is_list_of, _is_question)
 _are_waits = partial(_is_list_of, _is_wait)
 _is_letter = _has_parts(_is_str, _is_count, None)
@@ -398,6 +396,8 @@ _FIELDS: dict[str, Check] = {
     "mailbox": lambda value: _is_dict_of(lambda box: bool(box) and _is_list_of(_is_numbered, box), value),
     "letters": _is_count,
     "error": _is_error,
+    "goto": _is_optional_str,
+    "caught": _is_caught,
     "config": _is_dict,
     "meta": _is_metadata,
     "parent": _is_optional_str,

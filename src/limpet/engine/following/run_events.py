@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from limpet.engine.following.open_branches import OpenBranch
-from limpet.graphs.edges import END
+from limpet.graphs.edges import END, CaughtError
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
 from limpet.graphs.workflow.state import TASK_SKIPPED
@@ -195,6 +195,8 @@ class EventMaker:
             yield from self._branch_stop(branch, changes)
         else:
             yield from self._run_stop(changes)
+        if changes.get("caught"):
+            yield "caught", {"error": CaughtError(*changes["caught"])._asdict()}
         yield from _waits(changes)
         if len(record) > 5:
             yield "update", self._changes(record[5])

@@ -66,11 +66,32 @@ def choose_next(loop: NodeLoop, node: PlanNode) -> str | SectionStart | Failed:
         return Failed(error)
     if node.exit:
         return END
+    if node.goto and not node.edges:
+        return Failed(LookupError(f"node {node.name!r} returned no Goto, and no edge leads on from it"))
     return Failed(
         LookupError(
             f"no edge condition of node {node.name!r} is true in this state, and it isn't a finish point"
         )
     )
+
+
+def report_jump(loop: NodeLoop, source: str, target: str) -> None:
+    """Notify observers that the run goes to a node that the node before named, or that handles its error."""
+    if target != END:
+        loop.reporter.notify(events.EDGE_TRANSITION, **{"from": source, "to": target})
+
+
+def check_goto(node: PlanNode, target: str) -> None:
+    """Raise `UsageError` unless a node may go to this target."""
+    if node.workflow_task is not None:
+        problem = UsageError(f"task {node.name!r} returned a Goto, which is for the nodes of a StateGraph")
+        raise problem.with_advice("ctx.skip() and conditions say which tasks run")
+    if target not in node.goto:
+        declared = ", ".join(map(repr, node.goto)) or "none"
+        problem = UsageError(
+            f"node {node.name!r} returned Goto({target!r}), which isn't one of its targets: {declared}"
+        )
+        raise problem.with_advice(f"declare it with add_node({node.name!r}, …, goto=[…, {target!r}])")
 
 
 def subgraph_start(loop: NodeLoop, node: str, sub: InnerGraph) -> SectionStart:

@@ -34,9 +34,11 @@ from typing import Any, Final
 
 from limpet.engine.loop.branches import enter_section, open_section, run_branches, run_subgraph
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Waiting
-from limpet.engine.loop.next_node import SectionStart, choose_next
+from limpet.engine.loop.next_node import SectionStart, check_goto, choose_next, report_jump
 from limpet.engine.loop.node_outcomes import (
+    JumpTaken,
     MayStop,
+    catch_error,
     delay_arrival,
     error_of,
     forgive_failure,
@@ -63,11 +65,12 @@ from limpet.engine.node_context.branch_result import PARALLEL_RESULTS, FanInStat
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import UnstorableValue
-from limpet.graphs.edges import END
+from limpet.graphs.edges import END, Goto
 from limpet.graphs.parallel import COLLECT
 from limpet.graphs.plan import Plan, PlanNode, budget_reason
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import NodeState, State
+from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.records import step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
@@ -76,6 +79,12 @@ from limpet.observe import events
 
 UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Waiting, Cancelled, LoopStop})
 """The outcomes of a call that didn't complete. Anything else is what the node returned."""
+
+NOT_AN_UPDATE: Final = UNFINISHED | {Goto}
+"""These, and that of a call that says where to go. Anything else is an update."""
+
+NO_CHANGE: Final = encode({})
+"""The delta of a step that changes nothing."""
 
 
 class NodeLoop:
@@ -199,9 +208,10 @@ class NodeLoop:
             # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
             delta: bytes | None = None
             forgiven: Failed | None = None
+            jump: JumpTaken | None = None
             if p.section is not None and type(outcome) is dict and isinstance(private, FanInState):
                 outcome = self._without_results(private, outcome)
-            if type(outcome) is dict or type(outcome) not in UNFINISHED:
+            if type(outcome) is dict or type(outcome) not in NOT_AN_UPDATE:
                 try:
                     if nested:
                         delta = self._collect_in_branch(ctx, outcome)
@@ -210,8 +220,14 @@ class NodeLoop:
                 except Exception as error:
                     outcome = Failed(self._without_secrets(error, outcome), again=False)
             if delta is None:
-                if node.workflow_task is not None and type(outcome) in (Failed, LoopStop):
-                    forgiven, delta = yield from forgive_failure(self, ctx, outcome)
+                if type(outcome) is Goto:
+                    jump, delta, outcome = self._take_goto(ctx, outcome)
+                if type(outcome) in (Failed, LoopStop):
+                    if node.workflow_task is not None:
+                        forgiven, delta = yield from forgive_failure(self, ctx, outcome)
+                    elif node.jumps:
+                        forgiven, jump = yield from catch_error(self, ctx, outcome)
+                        delta = None if jump is None else NO_CHANGE
                 if delta is None:
                     stop = yield from handle_unfinished(self, ctx, outcome)
                     if stop is not None:
@@ -231,7 +247,9 @@ class NodeLoop:
 
             # Choose the next node, unless the run stops after this one. Most nodes always have the same follower.
             chosen: str | SectionStart | Failed | None = node.always_next if follower_known else None
-            if chosen is None and name not in after:
+            if jump is not None:
+                chosen = self._jump_target(node, jump)
+            elif chosen is None and name not in after:
                 if nested:
                     chosen = self._choose_in_branch(node)
                 else:
@@ -243,7 +261,9 @@ class NodeLoop:
                 p.complete(name, at, target)
                 if writer is not None:
                     writer.add_step(p, delta, target)
-            if node.delays is not None:
+            if jump is not None:
+                self._record_jump(jump, target)
+            elif node.delays is not None:
                 delay_arrival(self, node, target)
             if type(chosen) is SectionStart:
                 stop = yield from enter_section(self, chosen)
@@ -336,14 +356,19 @@ class NodeLoop:
         if p.phase == AFTER:
             if p.node in self.plan.interrupt_after and not p.cleared:
                 return self._stop_after(None)
-            chosen = self._choose_in_branch(self.plan.nodes[p.node])
+            named = p.goto
+            if named is not None:
+                record(self, {"goto": None})
+                report_jump(self, p.node, named)
+            chosen = named or self._choose_in_branch(self.plan.nodes[p.node])
             if isinstance(chosen, Failed):
                 return self._stop_after(chosen)
             target = _target_of(chosen)
             if target == self.until:
                 target = END
             record(self, {"node": target, "phase": BEFORE, "cleared": False})
-            delay_arrival(self, self.plan.nodes[p.made_by or ""], p.node)
+            if named is None:
+                delay_arrival(self, self.plan.nodes[p.made_by or ""], p.node)
             if isinstance(chosen, SectionStart):
                 open_section(self, chosen)
         if self.context.reporting.resumed and not self.nested:
@@ -409,6 +434,37 @@ class NodeLoop:
         if isinstance(error, UnstorableValue):
             return hide_secret_path(error, masker.names)
         return error
+
+    def _take_goto(
+        self, ctx: NodeContext, returned: Goto[Any]
+    ) -> tuple[JumpTaken | None, bytes | None, Failed | None]:
+        """Where a node goes and what it changed; or why its `Goto` can't be used."""
+        update = returned.update
+        if type(update) is dict and isinstance(ctx.state, FanInState):
+            update = self._without_results(ctx.state, update)
+        try:
+            check_goto(ctx.plan_node, returned.target)
+            if self.nested:
+                delta = self._collect_in_branch(ctx, update)
+            else:
+                delta = self.changes.collect(ctx.state, update)
+        except Exception as error:
+            return None, None, Failed(self._without_secrets(error, update), again=False)
+        return JumpTaken(returned.target), delta, None
+
+    def _jump_target(self, node: PlanNode, jump: JumpTaken) -> str | None:
+        """The node that a jump leads to; None if the run stops after this node, which it doesn't after an error."""
+        if jump.caught is None and node.name in self.plan.interrupt_after:
+            return None
+        report_jump(self, node.name, jump.target)
+        return jump.target
+
+    def _record_jump(self, jump: JumpTaken, target: str | None) -> None:
+        """Record what belongs to a jump besides its target: the error, or the target if the run stops before it."""
+        if jump.caught is not None:
+            record(self, {"caught": list(jump.caught)})
+        elif target is None:
+            record(self, {"goto": jump.target})
 
     def _choose_in_branch(self, node: PlanNode) -> str | SectionStart | Failed:
         """What comes after a node of a branch. Predicates are the user's functions, so they run without the lock."""

@@ -9,7 +9,7 @@ resumes the run waits only for the rest, and no process needs to hold the run un
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.loop.driver_commands import (
     Asked,
@@ -24,7 +24,7 @@ from limpet.engine.loop.driver_commands import (
 from limpet.engine.loop.run_context import SAVE, SLEEPING, WAITING, LoopStop, stop_for
 from limpet.engine.loop.taking_in import commit_again
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.graphs.edges import END
+from limpet.graphs.edges import END, CaughtError
 from limpet.graphs.plan import PlanNode
 from limpet.journal.records import move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
@@ -46,13 +46,18 @@ MayStop = Generator[Any, Any, LoopStop | None]
 """A part of a loop: it yields commands, and returns why the loop stops, or None if it continues."""
 
 
+class JumpTaken(NamedTuple):
+    """Where a run goes after a node that returned a `Goto`, or failed: then `caught` is the stored error."""
+
+    target: str
+    caught: CaughtError | None = None
+
+
 def handle_unfinished(
     loop: NodeLoop, ctx: NodeContext, outcome: Failed | Asked | Sleeping | Waiting | Cancelled | LoopStop
 ) -> MayStop:
     """A node didn't complete: take back what it changed, then try it again (None), or stop."""
-    loop.context.reporting.masker.remember_state(ctx.state)
-    ctx.close()
-    loop.changes.undo(ctx.state)
+    _take_back(loop, ctx)
     if loop.context.reporting.emit is not None:
         loop.reporter.node_ends(ctx, outcome)
     match outcome:
@@ -83,22 +88,62 @@ def forgive_failure(
     """
     work = ctx.plan_node.workflow_task
     assert work is not None
-    if isinstance(outcome, Failed):
-        failed = outcome
-    elif outcome.status == FAILED:
-        failed = Failed(outcome.cause or RuntimeError(outcome.reason), again=outcome.cause is not None)
-    else:
-        return None, None
-    if not work.safe_to_fail or (failed.again and _retry_delay(loop, ctx, failed.error) is not None):
+    failed = _failure(outcome)
+    if failed is None or not work.safe_to_fail or (failed.again and _is_retried(ctx, failed.error)):
         return None, None
     reporter = loop.reporter
     yield from reporter.stream(reporter.stream_events.node_fails(reporter, ctx, failed.error, None))
-    if isinstance(outcome, LoopStop):
-        error = error_of(loop, outcome)
-    else:
-        error = reporter.error_data(failed.error, loop.scope.place(ctx.node))
+    error = _error_data(loop, ctx, outcome, failed)
     delta = loop.changes.collect(ctx.state, work.failed(ctx, error, loop.context.clocks.now()))
     return failed, delta
+
+
+def catch_error(
+    loop: NodeLoop, ctx: NodeContext, outcome: Failed | LoopStop
+) -> Generator[Any, Any, tuple[Failed | None, JumpTaken | None]]:
+    """A node failed. If it won't be tried again and one of its error edges catches the error, that leads on.
+
+    Returns the failure and where it leads, or two Nones where the failure counts as any other. What the node changed
+    is taken back: its step completes without an update.
+    """
+    failed = _failure(outcome)
+    if failed is None or (failed.again and _is_retried(ctx, failed.error)):
+        return None, None
+    edge = ctx.plan_node.error_edge(failed.error)
+    if edge is None:
+        return None, None
+    reporter = loop.reporter
+    yield from reporter.stream(reporter.stream_events.node_fails(reporter, ctx, failed.error, None))
+    _take_back(loop, ctx)
+    error = _error_data(loop, ctx, outcome, failed)
+    at = loop.context.clocks.now()
+    caught = CaughtError(error["type"], error["message"], error["node"], ctx.attempt, at)
+    return failed, JumpTaken(edge.target, caught)
+
+
+def _failure(outcome: Failed | LoopStop) -> Failed | None:
+    """The failure of a node, or of the graph that it runs; None if that has stopped for another reason."""
+    if isinstance(outcome, Failed):
+        return outcome
+    if outcome.status != FAILED:
+        return None
+    return Failed(outcome.cause or RuntimeError(outcome.reason), again=outcome.cause is not None)
+
+
+def _error_data(
+    loop: NodeLoop, ctx: NodeContext, outcome: Failed | LoopStop, failed: Failed
+) -> dict[str, Any]:
+    """A failure as data, with the full name of the node where it happened."""
+    if isinstance(outcome, LoopStop):
+        return error_of(loop, outcome)
+    return loop.reporter.error_data(failed.error, loop.scope.place(ctx.node))
+
+
+def _take_back(loop: NodeLoop, ctx: NodeContext) -> None:
+    """End a call that didn't complete, and take back what it changed."""
+    loop.context.reporting.masker.remember_state(ctx.state)
+    ctx.close()
+    loop.changes.undo(ctx.state)
 
 
 def _pause(loop: NodeLoop, ctx: NodeContext, outcome: Asked) -> LoopStop:
@@ -152,6 +197,12 @@ def _retry_or_stop(
         changes[RETRY_BRANCHES] = True
     due = loop.context.clocks.store() + delay
     return (yield from _store_timers(loop, due, changes, NEXT_ATTEMPT))
+
+
+def _is_retried(ctx: NodeContext, error: BaseException) -> bool:
+    """Whether a node that failed with this error is tried again."""
+    retry = ctx.plan_node.retry
+    return retry is not None and retry.applies(error, ctx.attempt)
 
 
 def _retry_delay(loop: NodeLoop, ctx: NodeContext, error: BaseException) -> float | None:

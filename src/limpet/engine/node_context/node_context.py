@@ -22,6 +22,7 @@ from limpet.engine.node_context.questions import (
     read_answer,
 )
 from limpet.errors import DeadlinePassed, UsageError
+from limpet.graphs.edges import CaughtError
 from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK
 from limpet.graphs.state import NodeState
@@ -109,6 +110,14 @@ class NodeContext:
         return path[-1] if path and isinstance(path[-1], int) else None
 
     @property
+    def error(self) -> CaughtError | None:
+        """The error of another node, if an error edge led to this one."""
+        caught = self.scope.progress.caught
+        if not caught:
+            return None
+        return CaughtError(*caught)
+
+    @property
     def idempotency_key(self) -> str:
         """The same for every attempt at this step of this run, and for no other: pass it to outside services."""
         scope = self.scope
@@ -136,6 +145,8 @@ class NodeContext:
                 return self
             case "parallel_results":
                 return self.scope.results()
+            case "error":
+                return self.error
             case _:
                 assert self.plan_node.workflow_task is not None, f"a node can't take {thing!r}"
                 return self.plan_node.workflow_task.argument(self, thing)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, get_type_hints
 
 from limpet.errors import DefinitionError, UnstorableValue, did_you_mean
-from limpet.graphs.edges import Choice, Edge, OutEdge
+from limpet.graphs.edges import Choice, Edge, Goto, OutEdge
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import ABSENT, Function
 from limpet.graphs.schema import Schema
@@ -141,6 +141,8 @@ class InstanceUpdate(InstanceCall):
         self, returned: Any, state: Any, instance: Any, given: dict[str, Any], compared: dict[str, Any]
     ) -> Any:
         """What the call changes: the fields of a returned instance that differ, or what else it returned."""
+        if isinstance(returned, Goto):
+            return Goto(returned.target, self._update(returned.update, state, instance, given, compared))
         if returned is not instance:
             for key, value in self._made_from.values(instance).items():
                 if value is not given.get(key, ABSENT):

@@ -133,6 +133,11 @@ class GraphBuilder(DeclarationBuilder):
                 self.interrupt_before.append(name)
             elif when.data == "after":
                 self.interrupt_after.append(name)
+        targets = _named(declared.items("goto_targets"))
+        if targets:
+            options["goto"] = [_BOUNDARIES.get(each.data, each.data) for each in targets]
+            for target, each in zip(options["goto"], targets, strict=True):
+                self.places.setdefault((name, target), each)
         added = self.attempt(place, lambda: graph.add_node(name, work, **options))
         if added is None and not is_repeated:
             # An empty node in its place: else each edge to it would be a second mistake.
@@ -150,8 +155,9 @@ class GraphBuilder(DeclarationBuilder):
         ]
         gotos = self._gotos()
         edge_sources = {edge.source for edge in edges}
+        with_other_edges = {edge.source for edge in edges if edge.edge.get("on") is None}
         for goto in gotos:
-            if goto.source in edge_sources:
+            if goto.source in with_other_edges:
                 self.mistakes.note(
                     goto.place, f"node {goto.source!r} has a goto and edges; say what follows it in one place"
                 )
@@ -215,7 +221,9 @@ class GraphBuilder(DeclarationBuilder):
         source, edge, place = declared
         self.places.setdefault((source, ""), place)
         target = edge.text("to")
-        if target is not None:
+        if edge.get("on") is not None:
+            self._add_error_edge(graph, source, edge)
+        elif target is not None:
             predicate = self._edge_function(declared, "condition", edge_predicate)
             self._connect(graph, source, target, edge.place_of("to"), predicate)
         elif source == START:
@@ -226,6 +234,20 @@ class GraphBuilder(DeclarationBuilder):
             self._add_parallel(graph, source, edge)
         elif edge.get("each") is not None and not self.is_partial:
             self._add_map(graph, source, edge)
+
+    def _add_error_edge(self, graph: DeclaredGraph, source: str, edge: Value) -> None:
+        target = edge.text("to")
+        if target is None or self.is_partial:
+            return
+        target = _BOUNDARIES.get(target, target)
+        self.places.setdefault((source, target), edge.place_of("to"))
+        kinds = []
+        for name in _named(edge.items("on")):
+            kind = self.attempt(name, partial(self.code.exception, name.data))
+            if kind is not None:
+                kinds.append(kind)
+        if kinds:
+            self.attempt(edge.place_of("to"), lambda: graph.add_error_edge(source, target, tuple(kinds)))
 
     def _edge_function(self, declared: _DeclaredEdge, key: str, make: Callable[[Template], Any]) -> Any:
         value = declared.edge.get(key)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from limpet.errors import UsageError
 from limpet.yaml_files.actions.builtin import BUILT_IN
 from limpet.yaml_files.actions.registry import find_action, known_actions, unknown_action_message
-from limpet.yaml_files.build.references import import_exception, import_named_module, import_reference
+from limpet.yaml_files.build.references import (
+    REFERENCE_PATTERN,
+    import_exception,
+    import_named_module,
+    import_reference,
+)
 from limpet.yaml_files.node_functions import BoundAction, bind_action
 
 
@@ -62,6 +68,9 @@ class StandInCode:
         return stand_in(reference)
 
     def exception(self, name: str) -> type[Exception]:
+        if re.match(REFERENCE_PATTERN, name):
+            # Pictures and the plan's fingerprint have the name of an exception that an edge catches.
+            return type(name.rpartition(":")[2].rpartition(".")[2], (Exception,), {})
         if ":" in name:
             return Exception
         return import_exception(name)

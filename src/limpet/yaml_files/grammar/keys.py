@@ -102,6 +102,10 @@ _EDGE_KEYS: Final[Mapping[str, Key]] = {
     "condition": Key(
         EXPRESSION, "The condition of this edge: the first edge whose condition is true is taken."
     ),
+    "on": Key(
+        AnyOf(EXCEPTION_NAME, ListOf(EXCEPTION_NAME, "a list of names", 1)),
+        "An error edge: taken when the node has failed with one of these exceptions, which the next node handles.",
+    ),
     "choose": Key(EXPRESSION, "An expression whose result decides what follows."),
     "cases": Key(
         AnyOf(
@@ -138,8 +142,10 @@ _EDGE_KEYS: Final[Mapping[str, Key]] = {
 }
 _EDGE_RULES: Final = KeyRules(
     one_of=[("to", "choose", "parallel", "each")],
+    at_most_one=[("condition", "on")],
     needs=[
         ("condition", ("to",)),
+        ("on", ("to",)),
         ("cases", ("choose",)),
         ("parallel", ("fan_in",)),
         ("fan_in", ("parallel", "each")),
@@ -233,6 +239,7 @@ NODE = KeyedMapping(
             "Where the run stops at this node until it is resumed.",
         ),
         "goto": Key(GOTO, "What follows it, in place of edges."),
+        "goto_targets": Key(NODE_NAMES, "The nodes that its function may go to by returning a Goto; or END."),
     },
     KeyRules(
         at_most_one=[_KINDS_OF_WORK],
@@ -241,6 +248,7 @@ NODE = KeyedMapping(
             ("output", ("uses", "prompt")),
             ("inputs", ("graph",)),
             ("outputs", ("graph",)),
+            ("goto_targets", ("run",)),
         ],
         type_by_switch=_WITH_BY_ACTION,
     ),
