@@ -66,6 +66,7 @@ from limpet.graphs.predicates import key_equals as key_equals
 from limpet.graphs.predicates import key_exists as key_exists
 from limpet.graphs.predicates import not_ as not_
 from limpet.graphs.predicates import or_ as or_
+from limpet.graphs.reducers import add_messages as add_messages
 from limpet.graphs.reducers import append as append
 from limpet.graphs.reducers import merge as merge
 from limpet.graphs.resources.opening import Resource as Resource

@@ -1,8 +1,8 @@
 """A delta: how one step changed the state, in as few bytes as possible.
 
-There are four kinds of change: a key was set, a list under a key got items at its end, a dict under a key got
-entries, a key was deleted. Applying the same deltas to the same state gives the same state, whether the run is live
-or is restored from its journal.
+There are five kinds of change: a key was set, a list under a key got items at its end, a dict under a key got
+entries, a key was deleted, items of a list under a key were replaced. Applying the same deltas to the same state
+gives the same state, whether the run is live or is restored from its journal.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from limpet.journal.encoding.codec import encode
 EMPTY_LIST = b"\x90"
 EMPTY_DICT = b"\x80"
 LIST_OF_FOUR = b"\x94"
-"""The encodings of an empty list and an empty dict, and how that of a list of four items begins."""
+LIST_OF_FIVE = b"\x95"
+"""The encodings of an empty list and an empty dict, and how that of a list of four or five items begins."""
 
 
 class Delta:
     """The changes of one step.
 
     `live` has whole values for the live state alone: a node may still hold a reference to the value there, so the
-    live state gets a fresh one instead of growing the old one in place. It isn't stored.
+    live state gets a fresh one instead of growing the old one in place. It isn't stored. `replaces` has pairs of an
+    index and the item that is there now, by key; the items that are appended come after that.
     """
 
-    __slots__ = ("appends", "deletes", "live", "merges", "sets")
+    __slots__ = ("appends", "deletes", "live", "merges", "replaces", "sets")
 
     def __init__(
         self,
@@ -33,30 +35,35 @@ class Delta:
         appends: dict[str, list[Any]] | None = None,
         merges: dict[str, dict[Any, Any]] | None = None,
         deletes: list[str] | None = None,
+        replaces: dict[str, list[list[Any]]] | None = None,
     ) -> None:
         self.sets = {} if sets is None else sets
         self.appends = {} if appends is None else appends
         self.merges = {} if merges is None else merges
         self.deletes = [] if deletes is None else deletes
+        self.replaces = {} if replaces is None else replaces
         self.live: dict[str, Any] = {}
 
     def encode(self) -> bytes:
         """The bytes of the delta. Raises `UnstorableValue` with the path from the state's key on.
 
-        Most deltas only set keys, so that is just a dict. A delta with anything else is a list of four.
+        Most deltas only set keys, so that is just a dict. A delta with anything else is a list of four, or of five if
+        items are replaced.
         """
-        if not (self.appends or self.merges or self.deletes):
+        if not (self.appends or self.merges or self.deletes or self.replaces):
             return encode(self.sets)
         # Each part is encoded by itself, so that the path in a refusal begins with the state's key.
-        return b"".join(
-            [
-                LIST_OF_FOUR,
-                encode(self.sets) if self.sets else EMPTY_DICT,
-                encode(self.appends) if self.appends else EMPTY_DICT,
-                encode(self.merges) if self.merges else EMPTY_DICT,
-                encode(self.deletes) if self.deletes else EMPTY_LIST,
-            ]
-        )
+        parts = [
+            LIST_OF_FOUR,
+            encode(self.sets) if self.sets else EMPTY_DICT,
+            encode(self.appends) if self.appends else EMPTY_DICT,
+            encode(self.merges) if self.merges else EMPTY_DICT,
+            encode(self.deletes) if self.deletes else EMPTY_LIST,
+        ]
+        if self.replaces:
+            parts[0] = LIST_OF_FIVE
+            parts.append(encode(self.replaces))
+        return b"".join(parts)
 
     def apply(self, state: dict[str, Any], base: Mapping[str, Any] | None = None) -> None:
         """Change the state. A value that the state shares with `base` is copied before it grows.
@@ -67,9 +74,12 @@ class Delta:
         dict.update(state, self.sets)
         dict.update(state, self.live)
         if base is not None:
-            for key in (*self.appends, *self.merges):
+            for key in (*self.appends, *self.merges, *self.replaces):
                 if key in state and state[key] is base.get(key):
                     dict.__setitem__(state, key, state[key].copy())
+        for key, pairs in self.replaces.items():
+            for index, item in pairs:
+                state[key][index] = item
         for key, items in self.appends.items():
             if key not in state:
                 dict.__setitem__(state, key, items)
@@ -88,15 +98,14 @@ class Delta:
     @property
     def keys(self) -> list[str]:
         """The keys that it changes."""
-        return [*self.sets, *self.appends, *self.merges, *self.deletes]
+        return [*self.sets, *self.appends, *self.merges, *self.deletes, *self.replaces]
 
 
 def read_delta(data: Any) -> Delta:
     """The delta that `Delta.encode` wrote, from its decoded data."""
     if type(data) is dict:
         return Delta(data)
-    sets, appends, merges, deletes = data
-    return Delta(sets, appends, merges, deletes)
+    return Delta(*data)
 
 
 def unchanged_length(old: bytes, new: bytes) -> int:

@@ -176,7 +176,7 @@ class Progress:
                 section.later.append(detached_value(change.merges))
             section.keep_inherited(change.keys, self.state)
             # A branch may share these values: copy them, as they grow in place.
-            for key in (*change.appends, *change.merges):
+            for key in (*change.appends, *change.merges, *change.replaces):
                 if key in self.state:
                     dict.__setitem__(self.state, key, self.state[key].copy())
         self.apply_delta(change)

@@ -139,13 +139,14 @@ def _check_delta(delta: Any) -> None:
     if type(delta) is dict:
         _need(_has_str_keys(delta), "its delta", delta)
         return
-    if type(delta) is not list or len(delta) != 4:
+    if type(delta) is not list or len(delta) not in (4, 5):
         raise ValueError(f"its delta is {_shown(delta)}")
-    sets, appends, merges, deletes = delta
+    sets, appends, merges, deletes, *replaces = delta
     _need(_has_str_keys(sets), "what its delta sets", sets)
     _need(_is_dict_of(_is_list, appends), "what its delta appends", appends)
     _need(_is_dict_of(_is_dict, merges), "what its delta merges", merges)
     _need(_is_list_of(_is_str, deletes), "what its delta deletes", deletes)
+    _need(_is_list_of(_replaces_items, replaces), "what its delta replaces", replaces)
 
 
 def _check_fields(fields: Any, *required: str, depth: int = 0) -> None:
@@ -278,10 +279,6 @@ def _is_phase(value: Any) -> bool:
     return type(value) is str and value in (BEFORE, AFTER, FAILED_PHASE)
 
 
-def _is_status(value: Any) -> bool:
-    return type(value) is str and value in STATUSES
-
-
 def _is_error(value: Any) -> bool:
     """Whether this is None, or texts by name as `writer.error_data` makes them."""
     return value is None or _is_dict_of(_is_str, value)
@@ -343,6 +340,7 @@ _are_questions = partial(_is_list_of, _is_question)
 _are_waits = partial(_is_list_of, _is_wait)
 _is_letter = _has_parts(_is_str, _is_count, None)
 _is_numbered = _has_parts(_is_count, None)
+_replaces_items = partial(_is_dict_of, partial(_is_list_of, _is_numbered))
 _is_path = partial(_is_list_of, _is_key)
 _is_addressee = _has_parts(_is_path, _is_str)
 _is_delivery = _has_parts(_is_str, _is_count, None, lambda each: each is None or _is_addressee(each))
@@ -379,7 +377,7 @@ _FIELDS: dict[str, Check] = {
     "step": _is_count,
     "at": _is_time,
     "made_by": _is_optional_str,
-    "status": _is_status,
+    "status": lambda value: type(value) is str and value in STATUSES,
     "reason": _is_optional_str,
     "iterations": _is_count,
     "visits": lambda value: _is_dict_of(_is_count, value),

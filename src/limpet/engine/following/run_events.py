@@ -251,13 +251,15 @@ class EventMaker:
         return shown
 
     def _changes(self, delta: Any) -> Event:
-        """The keys that were set; and if there are any, what was added to lists and dicts, and what was removed."""
+        """The keys that were set; and if there are any, what was added to lists and dicts, replaced and removed."""
         change = read_delta(delta)
         found: Event = {"update": self.mask(change.sets)}
         if change.appends:
             found["appended"] = self.mask(change.appends)
         if change.merges:
             found["merged"] = self.mask(change.merges)
+        if change.replaces:
+            found["replaced"] = self.mask(change.replaces)
         if change.deletes:
             found["removed"] = list(change.deletes)
         return found

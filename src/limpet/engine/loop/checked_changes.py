@@ -45,15 +45,22 @@ class CheckedChanges(Changes):
                 delta.appends[key] = self.checks.added(key, items)
         for key, entries in delta.merges.items():
             delta.merges[key] = self.checks.added(key, entries)
+        for key, pairs in delta.replaces.items():
+            items = self.checks.added(key, [item for _, item in pairs])
+            delta.replaces[key] = [[pair[0], item] for pair, item in zip(pairs, items, strict=True)]
         for key in delta.deletes:
             self.checks.deleted(key)
         return delta
 
     def _state_with(self, delta: Delta) -> Mapping[str, Any]:
         """The state that new values are checked in: with what is added, if the class checks more than one field."""
-        if not (self.checks.sees_whole and (delta.appends or delta.merges)):
+        if not (self.checks.sees_whole and (delta.appends or delta.merges or delta.replaces)):
             return self._live
         state = dict(self._live)
+        for key, pairs in delta.replaces.items():
+            state[key] = list(state[key])
+            for index, item in pairs:
+                state[key][index] = item
         for key, items in delta.appends.items():
             state[key] = [*state.get(key, ()), *items]
         for key, entries in delta.merges.items():

@@ -44,6 +44,15 @@ class Copied:
         return detached_value(self.copy)
 
 
+class Replaced:
+    """New items of a list for old ones: pairs of an index and an item, as a record."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self, pairs: list[list[Any]]) -> None:
+        self.pairs = _recorded(pairs)
+
+
 class Grown:
     """A list or dict that has got items or entries: what it was, and the first `count` of the `additions` to it.
 
@@ -68,6 +77,10 @@ class Grown:
         """A copy of the value."""
         whole = _read(self.base)
         for addition in self.additions[: self.count]:
+            if type(addition) is Replaced:
+                for index, item in _read(addition.pairs):
+                    whole[index] = item
+                continue
             more = _read(addition)
             if type(whole) is dict:
                 whole.update(more)
@@ -194,20 +207,28 @@ class StateRecorder:
         for key, value in delta.sets.items():
             data = encoded.get(key)
             changed[key] = records[key] = _recorded(value) if data is None else Encoded(data)
+        for key, pairs in delta.replaces.items():
+            changed[key] = _recorded([item for _, item in pairs] + delta.appends.get(key, []))
+            self._grow(key, Replaced(pairs))
         for additions in (delta.appends, delta.merges):
             for key, more in additions.items():
-                changed[key] = addition = _recorded(more)
-                before = records.get(key)
-                if key not in records:
-                    records[key] = addition
-                elif type(before) is Grown:
-                    records[key] = before.grow(addition)
-                else:
-                    records[key] = Grown(before, [addition], 1)
+                addition = _recorded(more)
+                changed.setdefault(key, addition)
+                self._grow(key, addition)
         for key in delta.deletes:
             records.pop(key, None)
         self.update = changed
         self.removed = list(delta.deletes)
+
+    def _grow(self, key: str, addition: Any) -> None:
+        """Record that a list or dict got items or entries, or other items for those that it had."""
+        before = self.records.get(key)
+        if key not in self.records:
+            self.records[key] = addition
+        elif type(before) is Grown:
+            self.records[key] = before.grow(addition)
+        else:
+            self.records[key] = Grown(before, [addition], 1)
 
     def encoded(self, key: str) -> bytes | None:
         """The bytes of a key's value, if they are known."""

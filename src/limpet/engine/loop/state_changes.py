@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.engine.node_context.branch_result import BranchResult, FanInState
 from limpet.errors import UnstorableValue, UsageError
 from limpet.graphs.parameters import ABSENT
-from limpet.graphs.reducers import Reducer, add_known, reduced
+from limpet.graphs.reducers import MessagePositions, Reducer, add_known, reduced
 from limpet.graphs.schema import Schema
 from limpet.graphs.state import EMPTY_STATE, AccessLog, NodeState, State, StateView, TrackedState
 from limpet.graphs.typed_state.annotations import has_instances
@@ -43,6 +43,7 @@ class Changes:
         "_live",
         "_new_shadows",
         "_notes",
+        "_positions",
         "_reducers",
         "_replaced",
         "_shadows",
@@ -66,6 +67,7 @@ class Changes:
         self._changed = changed
         self.recorder: StateRecorder | None = None
         """Gets all changes, where the run is streamed."""
+        self._positions: dict[str, MessagePositions] = {}
         self._replaced: set[str] = set()
         """Keys whose next update is a whole value, although they have reducers."""
         self._shadows: dict[str, bytes] = {}
@@ -271,7 +273,9 @@ class Changes:
         """The delta as the journal gives it back, so that the live state shares nothing with the node's."""
         appended = delta.appends.values()
         merged = [entries.values() for entries in delta.merges.values()]
-        if not delta.live and all(map(_unchangeable, (delta.sets.values(), *appended, *merged))):
+        if not (delta.live or delta.replaces) and all(
+            map(_unchangeable, (delta.sets.values(), *appended, *merged))
+        ):
             return delta  # atoms can't be altered, so sharing them is safe, and decoding them again is not needed
         stored = read_delta(decode(data))
         stored.live = {key: decode(self._new_shadows[key]) for key in delta.live}
@@ -314,13 +318,12 @@ class Changes:
     def _add_reduced(self, delta: Delta, key: str, value: Any, reducer: Reducer) -> None:
         """Add an update of a key with a reducer to the delta. Known reducers store only what is new."""
         old = self._live.get(key, ABSENT)
-        if add_known(delta, key, old, value, reducer):
+        if add_known(delta, key, old, value, reducer, self._positions):
             return
         if old is ABSENT:
             delta.sets[key] = value
         elif self.durable:
-            # The reducer gets a copy: if it alters the old value and then raises, the live state must not have
-            # changed.
+            # The reducer gets a copy, as it may alter the old value and then raise.
             shadow = self._shadows.setdefault(key, encode(old))
             self._add_value(delta, key, reduced(reducer, key, decode(shadow), value))
         else:

@@ -19,7 +19,6 @@ from limpet.engine.node_context.questions import (
     check_timeout_arguments,
     question_for,
     question_id_of,
-    read_answer,
 )
 from limpet.errors import DeadlinePassed, UsageError
 from limpet.graphs.edges import CaughtError
@@ -256,6 +255,10 @@ class NodeContext:
         if question.secret:
             self.scope.services.masker.remember(answer)
         copied = detached_value(answer)
+        if schema is None:
+            return copied
+        from limpet.engine.node_context.answer_schemas import read_answer
+
         try:
             return read_answer(copied, schema)
         except ValueError as problem:

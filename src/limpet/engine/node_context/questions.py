@@ -10,26 +10,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from limpet.durations import Moment
+from limpet.engine.node_context.answer_schemas import as_plain_data, equal, json_schema_of, why_unfit
 from limpet.errors import AlreadyAnswered, AnswerRefused, RunPaused, UsageError
 from limpet.graphs.secrets import MASK
 from limpet.journal.progress import Progress
 from limpet.journal.store import PAUSED
 from limpet.journal.waits import PostWait, Question
-
-_TYPES: dict[str, Any] = {
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "array": (list, tuple),
-    "object": Mapping,
-    "null": type(None),
-}
-"""The Python types of each type of JSON Schema."""
-
-_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
-"""The Python types that a question may give as its schema."""
-
 
 Choices = Iterable[Any] | None
 
@@ -139,28 +125,22 @@ def question_for(
     listed = None if choices is None else list(choices)
     if isinstance(choices, str) or listed == []:
         raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
-    return Question(question_id, str(prompt), node, listed, _as_schema(schema), deadline, bool(secret))
+    described = None if schema is None else json_schema_of(schema)
+    return Question(question_id, str(prompt), node, listed, described, deadline, bool(secret))
 
 
 def check_answer(question: Question, answer: Any) -> None:
     """Raise `AnswerRefused` unless the question takes this answer. A secret answer isn't quoted."""
-    if question.choices is not None and not any(_equal(answer, choice) for choice in question.choices):
+    if question.choices is not None and not any(equal(answer, choice) for choice in question.choices):
         listed = ", ".join(map(repr, question.choices))
         shown = MASK if question.secret else repr(answer)
         raise AnswerRefused(question.id, f"{shown} is not one of {listed}")
     if question.schema is not None:
-        problem = _why_unfit(answer, question.schema)
+        problem = why_unfit(answer, question.schema)
         if problem and question.secret:
             problem = "it doesn't fit the question's schema; as it is secret, it isn't shown"
         if problem:
             raise AnswerRefused(question.id, problem)
-
-
-def read_answer(answer: Any, schema: Any) -> Any:
-    """The answer as `pause()` returns it: an instance of the pydantic model, if the schema is one."""
-    if isinstance(schema, type) and hasattr(schema, "model_validate"):
-        return schema.model_validate(answer)
-    return answer
 
 
 class ResumeInput(NamedTuple):
@@ -217,8 +197,11 @@ class ResumeInput(NamedTuple):
                 raise UsageError(
                     f"run {progress.run_id!r} has no open question {question_id!r}; open: {listed}"
                 )
-            _check_in_time(progress, open_questions[question_id], now)
-            check_answer(open_questions[question_id], answer)
+            question = open_questions[question_id]
+            _check_in_time(progress, question, now)
+            if question.schema is not None:
+                given[question_id] = answer = as_plain_data(answer)
+            check_answer(question, answer)
         if open_questions and not given and _only_asks(progress, now):
             raise unanswered(progress)
         return given
@@ -288,96 +271,6 @@ def check_update(update: Any) -> None:
     """Raise `UsageError` for what can't be merged into a state."""
     if update is not None and not isinstance(update, Mapping):
         raise UsageError(f"update is a dict to be merged into the state, not {type(update).__name__}")
-
-
-def _as_schema(schema: Any) -> dict[str, Any] | None:
-    if schema is None:
-        return None
-    if isinstance(schema, Mapping):
-        return dict(schema)
-    if isinstance(schema, type) and hasattr(schema, "model_json_schema"):
-        described: dict[str, Any] = schema.model_json_schema()
-        return described
-    if schema in _NAMES:
-        return {"type": _NAMES[schema]}
-    raise UsageError(
-        f"schema is a type ({', '.join(kind.__name__ for kind in _NAMES)}), a JSON Schema dict "
-        f"or a pydantic model, not {schema!r}"
-    )
-
-
-def _why_unfit(answer: Any, schema: Mapping[str, Any]) -> str:
-    """Why an answer doesn't fit the question's schema, or an empty str. Nothing fits a schema that isn't one."""
-    try:
-        return _mismatch(answer, schema, schema.get("$defs", {}), "the answer")
-    except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as problem:
-        return f"the question's schema can't be used: {type(problem).__name__}: {problem}"
-
-
-def _mismatch(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
-    """Why a value doesn't fit a JSON Schema, or an empty str. Only the common keywords are checked."""
-    if "$ref" in schema:
-        schema = shared.get(str(schema["$ref"]).rpartition("/")[2], {})
-    if "anyOf" in schema:
-        problems = [_mismatch(value, each, shared, where) for each in schema["anyOf"]]
-        if "" in problems:
-            return ""  # one of them fits
-        return problems[0]
-    for check in (_wrong_type, _wrong_value, _wrong_parts):
-        problem = check(value, schema, shared, where)
-        if problem:
-            return problem
-    return ""
-
-
-def _wrong_type(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
-    kinds = schema.get("type")
-    if kinds is None:
-        return ""
-    kinds = [kinds] if isinstance(kinds, str) else kinds
-    for kind in kinds:
-        # To Python a bool is an int; to JSON Schema it isn't.
-        boolean = isinstance(value, bool)
-        if isinstance(value, _TYPES.get(kind, object)) and (not boolean or kind == "boolean"):
-            return ""
-    return f"{where} is {value!r}, not of type {' or '.join(kinds)}"
-
-
-def _wrong_value(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
-    if "enum" in schema and not any(_equal(value, each) for each in schema["enum"]):
-        return f"{where} is {value!r}, not one of {schema['enum']!r}"
-    if "const" in schema and value != schema["const"]:
-        return f"{where} is {value!r}, not {schema['const']!r}"
-    number = isinstance(value, (int, float))
-    if number and "minimum" in schema and value < schema["minimum"]:
-        return f"{where} is {value!r}, below {schema['minimum']}"
-    if number and "maximum" in schema and value > schema["maximum"]:
-        return f"{where} is {value!r}, above {schema['maximum']}"
-    sized = isinstance(value, str)
-    if sized and len(value) < schema.get("minLength", 0):
-        return f"{where} is shorter than {schema['minLength']} characters"
-    if sized and "maxLength" in schema and len(value) > schema["maxLength"]:
-        return f"{where} is longer than {schema['maxLength']} characters"
-    return ""
-
-
-def _wrong_parts(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
-    if isinstance(value, Mapping):
-        for key in schema.get("required", ()):
-            if key not in value:
-                return f"{where} has no {key!r}"
-        for key, part in schema.get("properties", {}).items():
-            if key in value and (problem := _mismatch(value[key], part, shared, f"{where}.{key}")):
-                return problem
-    if isinstance(value, (list, tuple)) and isinstance(schema.get("items"), Mapping):
-        for index, each in enumerate(value):
-            if problem := _mismatch(each, schema["items"], shared, f"{where}[{index}]"):
-                return problem
-    return ""
-
-
-def _equal(answer: Any, choice: Any) -> bool:
-    return type(answer) is type(choice) and bool(answer == choice)
 
 
 def _check_in_time(progress: Progress, question: Question, now: float) -> None:

@@ -93,7 +93,9 @@ def _is_function(extra: Any) -> bool:
 
 def _union_parts(hint: Any) -> tuple[Any, ...]:
     inner = plain_type(hint)
-    return get_args(inner) if get_origin(inner) in (Union, UnionType) else ()
+    if get_origin(inner) in (Union, UnionType):
+        return get_args(inner)
+    return ()
 
 
 def _why_no_reducer(extra: Any, hint: Any) -> str:

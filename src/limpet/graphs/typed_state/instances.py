@@ -105,7 +105,7 @@ def invalid(
     reason = str(problem)
     if hasattr(problem, "errors"):
         found = problem.errors(include_url=False, include_context=False)
-        field = ".".join(map(str, found[0]["loc"])) if found else ""
+        field = ".".join(map(str, found[0]["loc"]))
         reason = "; ".join(_text_of(error, quoting=not secrets) for error in found)
     if secrets:
         reason = mask_text(reason, text_forms(values[key] for key in secrets if key in values))
@@ -138,5 +138,7 @@ def _as_pydantic_names_them(model: Any, values: Mapping[str, Any]) -> dict[str, 
         alias = model.model_fields[name].validation_alias
         if hasattr(alias, "choices"):
             alias = next((each for each in alias.choices if isinstance(each, str)), None)
-        named[alias if isinstance(alias, str) else name] = value
+        if isinstance(alias, str):
+            name = alias
+        named[name] = value
     return named

@@ -43,7 +43,9 @@ def why_unfit(value: Any, hint: Any, where: str, quoting: bool = True) -> str:
 
 
 def _reason(value: Any, hint: Any, where: str, quoting: bool) -> str:
-    name = hint.__name__ if isinstance(hint, type) and get_origin(hint) is None else str(hint)
+    name = str(hint)
+    if isinstance(hint, type) and get_origin(hint) is None:
+        name = hint.__name__
     if quoting:
         return f"{where} is {short_text(value)}, not of type {name.replace('typing.', '')}"
     return f"{where} is of type {type(value).__name__}, not {name.replace('typing.', '')}"

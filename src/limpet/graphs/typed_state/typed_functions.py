@@ -70,7 +70,9 @@ def _class_of_state(function: Function, schema: Schema) -> Any:
     if isinstance(hint, str):
         hint = _resolved(function.call, hint, schema.source)
     hint = plain_type(hint)
-    return hint if has_instances(hint) else None
+    if has_instances(hint):
+        return hint
+    return None
 
 
 def _resolved(call: Any, text: str, source: Any) -> Any:
@@ -101,8 +103,12 @@ class InstanceCall:
         self._parameter = parameter
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        state = args[0] if args else kwargs[self._parameter]
-        return self._call_with(self._made_from.make(state), args, kwargs)
+        return self._call_with(self._made_from.make(self._state_in(args, kwargs)), args, kwargs)
+
+    def _state_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if args:
+            return args[0]
+        return kwargs[self._parameter]
 
     def _call_with(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args:
@@ -124,7 +130,7 @@ class InstanceUpdate(InstanceCall):
         self._reducers = reducers
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        state = args[0] if args else kwargs[self._parameter]
+        state = self._state_in(args, kwargs)
         instance = self._made_from.make(state)
         given = self._made_from.values(instance)
         # A list under a reducer is compared with a copy: the node may add items to the one that it got.
@@ -162,7 +168,9 @@ class InstanceUpdate(InstanceCall):
 
 
 def _copied(value: Any) -> Any:
-    return value.copy() if type(value) in (list, dict, set) else value
+    if type(value) in (list, dict, set):
+        return value.copy()
+    return value
 
 
 def _is_same(new: Any, old: Any) -> bool:
