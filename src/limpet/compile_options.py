@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -74,6 +74,8 @@ class CompileOptions(NamedTuple):
     retention: Retention | None = None
     resources: Resources | None = None
 
+    observers: Sequence[ObserverLike] = ()
+
     def compiled(self, plan: Plan, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The plan and all that a run of it needs. Raises `DefinitionError` for wrong options."""
         mistakes = list(self._mistakes())
@@ -105,7 +107,7 @@ class CompileOptions(NamedTuple):
             interval=interval,
             preserve=preserve,
             keep_result=self.keep_result is not False,
-            emit=gather(observers, time),
+            emit=gather([*observers, *self.observers], time),
             checkpointer=checkpointer,
             scratch_store=self.store is None and self._uses_checkpointer,
             executor=self.executor,
@@ -271,7 +273,9 @@ def _check_resources_for(executor: Executor, plan: Plan) -> None:
 
 def resolve_observers(observer: Any, observers: Iterable[Any]) -> list[ObserverLike]:
     """The observers of a graph, by name or as objects: `observer`, unless it is None, and `observers`."""
-    given = list(observers)
+    given: list[Any] = [observers]
+    if isinstance(observers, Iterable) and not isinstance(observers, str):
+        given = list(observers)
     if observer is not None:
         given.insert(0, observer)
     return [resolve_observer(each) for each in given]

@@ -57,6 +57,8 @@ class Invocation(NamedTuple):
     tags: Iterable[str]
     if_exists: IfExists
     deadline: Moment | None
+    observers: Iterable[Any] = ()
+    detailed: bool = False
 
 
 class GraphMethods(ABC, Generic[S]):
@@ -117,6 +119,7 @@ class GraphMethods(ABC, Generic[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
     ) -> Run[S]:
         """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
@@ -127,7 +130,8 @@ class GraphMethods(ABC, Generic[S]):
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
         `checkpoint_path` of an event, the path of a checkpoint file, or the id of a run, for its newest checkpoint.
         Without an answer, a run that waits for one reports its pause again. `input_state` is another name of `input`.
-        Nodes read `config` with `ctx.config`; lists of runs can be filtered by `tags`. At its `deadline` a run that
+        Nodes read `config` with `ctx.config`; lists of runs can be filtered by `tags`; `observers` watch this run,
+        besides those of the graph, for as long as this call executes it. At its `deadline` a run that
         hasn't ended fails with `DeadlinePassed`, wherever it is. That is seconds from now, a `timedelta`, a text such
         as "2h", or a `datetime`.
 
@@ -138,7 +142,7 @@ class GraphMethods(ABC, Generic[S]):
         another graph or input, and always with `if_exists="error"`.
         """
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline, observers)
         opening = self._prepare(invocation, stream=False)
         return Run(*opening, self._raises_errors)
 
@@ -152,11 +156,12 @@ class GraphMethods(ABC, Generic[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
     ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
+        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline, observers)
         opening = self._prepare(invocation, stream=False)
         return AsyncRun(*opening, self._raises_errors)
 
@@ -170,11 +175,20 @@ class GraphMethods(ABC, Generic[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
+        detailed: bool = False,
         if_exists: IfExists = "resume",
     ) -> Run[S]:
-        """The same as `invoke`, with a `state` event (`node`, `state`) after every node as well."""
+        """The same as `invoke`, with a `state` event (`node`, `state`, `update`) after every node as well.
+
+        What nodes emit comes while they run, as `output` and `progress` events. There are events of branches, of
+        attempts that failed and of sleeps, and with `detailed` of every call that begins and every step that is
+        saved. `docs/reference/events.md` lists them.
+        """
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
+        invocation = Invocation(
+            given, config, checkpoint, run_id, tags, if_exists, deadline, observers, detailed
+        )
         opening = self._prepare(invocation, stream=True)
         return Run(*opening, self._raises_errors)
 
@@ -188,11 +202,15 @@ class GraphMethods(ABC, Generic[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
+        detailed: bool = False,
         if_exists: IfExists = "resume",
     ) -> AsyncRun[S]:
         """`stream` for `async for`."""
         given = _one_input(input, input_state)
-        invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline)
+        invocation = Invocation(
+            given, config, checkpoint, run_id, tags, if_exists, deadline, observers, detailed
+        )
         opening = self._prepare(invocation, stream=True)
         return AsyncRun(*opening, self._raises_errors)
 
@@ -205,6 +223,7 @@ class GraphMethods(ABC, Generic[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
     ) -> S:
         """Run to the end and return the final State, which has the `run_id`.
@@ -215,7 +234,15 @@ class GraphMethods(ABC, Generic[S]):
         the run.
         """
         given = _or_nothing(_one_input(input, input_state))
-        run = self.invoke(given, config, run_id=run_id, tags=tags, deadline=deadline, if_exists=if_exists)
+        run = self.invoke(
+            given,
+            config,
+            run_id=run_id,
+            tags=tags,
+            deadline=deadline,
+            observers=observers,
+            if_exists=if_exists,
+        )
         return run.result()
 
     async def aexecute(
@@ -227,11 +254,20 @@ class GraphMethods(ABC, Generic[S]):
         run_id: str | None = None,
         tags: Iterable[str] = (),
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
     ) -> S:
         """`execute` without blocking the event loop."""
         given = _or_nothing(_one_input(input, input_state))
-        run = self.ainvoke(given, config, run_id=run_id, tags=tags, deadline=deadline, if_exists=if_exists)
+        run = self.ainvoke(
+            given,
+            config,
+            run_id=run_id,
+            tags=tags,
+            deadline=deadline,
+            observers=observers,
+            if_exists=if_exists,
+        )
         return await run.result()
 
     def resume(
@@ -244,6 +280,7 @@ class GraphMethods(ABC, Generic[S]):
         update: Mapping[str, Any] | None = None,
         config: Config = None,
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         wait: float | None = None,
     ) -> S:
         """Resume a stored run and run it to its end; finished nodes don't run again.
@@ -251,12 +288,13 @@ class GraphMethods(ABC, Generic[S]):
         `value` (or `response`) answers the open question of a paused run. If the run asks nothing, `value` is a dict
         that is merged into the state. `answers` are by question id, `update` is always for the state, and `config` is
         merged over the stored one. `deadline` replaces that of the run, which a run needs that has failed because its
-        own has passed. `wait` is how many seconds to wait for another process that holds the run. Raises
-        what `execute` does, and `RunNotFound`, `AlreadyCompleted`, `AnswerRefused`, `AlreadyAnswered`, and `Conflict`
-        naming the holder. A cancelled run is resumed without an answer, and asks again.
+        own has passed. `wait` is how many seconds to wait for another process that holds the run; `observers` are as
+        for `invoke`. Raises what `execute` does, and `RunNotFound`, `AlreadyCompleted`, `AnswerRefused`,
+        `AlreadyAnswered`, and `Conflict` naming the holder. A cancelled run is resumed without an answer, and asks
+        again.
         """
         given = ResumeInput(value, answers, update, config, deadline=deadline).with_response(response)
-        run: Run[S] = Run(run_id, self._resuming(run_id, given, wait))
+        run: Run[S] = Run(run_id, self._resuming(run_id, given, wait, observers))
         return run.result()
 
     async def aresume(
@@ -269,11 +307,12 @@ class GraphMethods(ABC, Generic[S]):
         update: Mapping[str, Any] | None = None,
         config: Config = None,
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         wait: float | None = None,
     ) -> S:
         """`resume` without blocking the event loop."""
         given = ResumeInput(value, answers, update, config, deadline=deadline).with_response(response)
-        run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait))
+        run: AsyncRun[S] = AsyncRun(run_id, self._resuming(run_id, given, wait, observers))
         return await run.result()
 
     def start(
@@ -287,6 +326,7 @@ class GraphMethods(ABC, Generic[S]):
         priority: int = 0,
         delay: Span = 0.0,
         deadline: Moment | None = None,
+        observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
     ) -> RunHandle[S]:
         """Create a run in the store and return its handle; any supervisor of the store executes it.
@@ -295,11 +335,19 @@ class GraphMethods(ABC, Generic[S]):
         id and input are one run, the first, for as long as the run is kept. An existing run isn't changed: its tags,
         config and priority stay those of the first start. Runs of a higher `priority` come first; `delay` is how long
         to wait before the run begins; `deadline` is as for `invoke`. Its result is kept until it is deleted or
-        expires. Raises `UsageError` without a store, and `RunExists` if the run is of another graph or was started
-        with another input, or, with `if_exists="error"`, if it exists.
+        expires. Raises `UsageError` without a store, and for `observers`, which belong into `compile`, and
+        `RunExists` if the run is of another graph or was started with another input, or, with `if_exists="error"`, if
+        it exists.
         """
         from limpet.handle import RunHandle
 
+        if observers:
+            elsewhere = UsageError(
+                "start() has a worker execute the run, and observers live in the process of a run"
+            )
+            raise elsewhere.with_advice(
+                "give them to compile(observers=…), which workers call too, or follow the run: start(…).events()"
+            )
         compiled = self.compiled()
         labels = tag_names(tags)
         if type(priority) is not int or not -(2**63) <= priority < 2**63:
@@ -621,8 +669,10 @@ class GraphMethods(ABC, Generic[S]):
 
     def _prepare(self, invocation: Invocation, stream: bool) -> tuple[str, OpenSession]:
         """The id of a run that is to begin, and the function that opens it when it does."""
-        compiled = self.compiled()
-        input, config, checkpoint, run_id, tags, if_exists, deadline = invocation
+        compiled = self._watched(invocation.observers)
+        if invocation.detailed:
+            compiled = compiled._replace(is_detailed=True)
+        input, config, checkpoint, run_id, tags, if_exists, deadline, *_ = invocation
         check_deadline(deadline)
         labels = tag_names(tags)
         if checkpoint is None:
@@ -643,6 +693,15 @@ class GraphMethods(ABC, Generic[S]):
         resumed = ResumeInput(_or_nothing(input), config=config, deadline=deadline)
         return run_of(checkpoint), lambda _: resume_checkpoint(compiled, checkpoint, resumed, stream)
 
+    def _watched(self, observers: Iterable[Any]) -> CompiledGraph:
+        """The compiled graph, with the observers of one call besides its own."""
+        compiled = self.compiled()
+        if not observers:
+            return compiled
+        from limpet.compile_options import resolve_observers
+
+        return compiled.watched_by(resolve_observers(None, observers))
+
     def _stream_resumed(self, run_id: str, given: ResumeInput, wait: float | None) -> Run[S]:
         """A resumed run to iterate, with the events of its steps as `stream` has them."""
         from limpet.engine.sessions.resume import resume
@@ -650,11 +709,13 @@ class GraphMethods(ABC, Generic[S]):
         compiled = self.compiled()
         return Run(run_id, lambda _: resume(compiled, run_id, given, wait, stream=True))
 
-    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
+    def _resuming(
+        self, run_id: str, given: ResumeInput, wait: float | None, observers: Iterable[Any] = ()
+    ) -> OpenSession:
         # Imported late here, as in the methods above: a program that only starts runs doesn't need it.
         from limpet.engine.sessions.resume import resume
 
-        compiled = self.compiled()
+        compiled = self._watched(observers)
         if not isinstance(run_id, str):
             raise UsageError(f"a run is resumed by its id, a str, not {run_id!r}; of a Run, that is .id")
         return lambda _: resume(compiled, run_id, given, wait, stream=False)

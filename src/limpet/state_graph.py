@@ -99,6 +99,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         allow_plain_text_secrets: bool = False,
         retention: Retention | None = None,
         resources: Mapping[str, Any] | None = None,
+        observers: Iterable[Any] = (),
     ) -> Self:
         """Check the graph, set how it runs, and return it.
 
@@ -129,7 +130,8 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         by `cleanup()`.
 
         `resources` are live objects by name, or factories that make them, for nodes that name them as parameters.
-        They are never stored. See `docs/how-to/resources.md`.
+        They are never stored. See `docs/how-to/resources.md`. `observers` watch all runs, besides those that the
+        graph was made with; in a worker, too, where the same code compiles the graph.
 
         `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
         stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
@@ -153,6 +155,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
             allow_plain_text_secrets=allow_plain_text_secrets,
             retention=retention,
             resources=read_resources(resources, self.name),
+            observers=resolve_observers(None, observers),
         )
         self._interrupts = (
             interrupt_names("interrupt_before", interrupt_before),

@@ -62,7 +62,13 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         self._options = self._checked_options({"store": store, **settings})
         self._compiled: CompiledGraph | None = None
 
-    def compile(self, *, store: Any = None, **settings: Unpack[WorkflowOptions]) -> Self:
+    def compile(
+        self,
+        *,
+        store: Any = None,
+        observers: Iterable[Any] | None = None,
+        **settings: Unpack[WorkflowOptions],
+    ) -> Self:
         """Check the workflow, set how it runs, and return it. Settings that you don't give stay as they were.
 
         `store` (an object, a registered name, a URL or a file) saves each run, and `keep` is how many of its newest
@@ -86,11 +92,15 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
         it, and hold when another process resumes it, unless that process's workflow is given other ones.
 
+        `observers` watch all runs, besides those that the workflow was made with.
+
         Raises `DefinitionError` that lists all mistakes.
         """
         given: dict[str, Any] = {**settings}
         if store is not None:
             given["store"] = store
+        if observers is not None:
+            given["observers"] = observers
         before = self._options
         self._options = {**before, **self._checked_options(given)}
         self._compiled = None
@@ -203,9 +213,11 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
     acheckpoints = async_version(checkpoints)
 
-    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
+    def _resuming(
+        self, run_id: str, given: ResumeInput, wait: float | None, observers: Iterable[Any] = ()
+    ) -> OpenSession:
         """Resume a run by its id, or by that of one of its checkpoints."""
-        compiled = self.compiled()
+        compiled = self._watched(observers)
 
         def open_session(_: bool) -> Session:
             named_run, point = located(compiled, run_id)
@@ -229,12 +241,14 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         return plan
 
     def _checked_options(self, settings: dict[str, Any]) -> dict[str, Any]:
-        names = ["store", *WorkflowOptions.__annotations__]
+        names = ["store", "observers", *WorkflowOptions.__annotations__]
         unknown = [
             f"unknown setting {name!r}{did_you_mean(name, names)}" for name in settings if name not in names
         ]
         if unknown:
             raise DefinitionError(unknown, self.name, "workflow")
+        if "observers" in settings:
+            settings = {**settings, "observers": resolve_observers(None, settings["observers"])}
         if "encryption" in settings:
             settings = {**settings, "encryption": read_encryption(settings["encryption"])}
         if "resources" in settings:

@@ -353,8 +353,9 @@ def test_every_event_of_a_workflow_is_in_the_reference_key_by_key() -> None:
 
 
 STOPS = ("interrupt", "pause", "wait", "error", "cancelled", "final")
-RUN_EVENTS = ("state", "branch", "output", "progress", "checkpoint_failed", *STOPS)
-OF_BRANCHES = ("state", "interrupt", "pause", "output", "progress")
+DURING_CALLS = ("node_start", "output", "progress", "retry", "sleep")
+RUN_EVENTS = ("state", "branch", "checkpoint_saved", "checkpoint_failed", *DURING_CALLS, *STOPS)
+OF_BRANCHES = ("state", "interrupt", "pause", "checkpoint_saved", *DURING_CALLS)
 SOMETIMES = {
     **{kind: {"branch"} for kind in OF_BRANCHES},
     "state": {"branch", "removed"},
@@ -401,7 +402,7 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     graph.add_edge("work", "fail")
     graph.set_finish_point("fail")
     graph.compile(store=MemoryStore(), interrupt_before=["work"])
-    events: list[dict[str, Any]] = list(graph.stream({}, run_id="a"))
+    events: list[dict[str, Any]] = list(graph.stream({}, run_id="a", detailed=True))
     for given in (None, "yes", None):
         events += graph.stream(given, checkpoint=events[-1]["checkpoint_path"])
     cancelled = graph.fork("a", 1)
@@ -436,14 +437,22 @@ def provoke_branches(observer: Any) -> list[dict[str, Any]]:
     """The same for branches: one that is interrupted, one that asks a question, and one that fails."""
     graph = StateGraph(name="split", observer=observer)
     graph.add_node("begin").set_entry_point("begin")
-    graph.add_node("stop").add_node("ask", run=lambda state: {"answer": pause("Go on?")})
-    graph.add_node("fail", run=lambda state, ctx: [ctx.emit(1), ctx.progress(1), 1 // 0])
+
+    def fail(state: State, ctx: NodeContext) -> None:
+        ctx.emit(1)
+        ctx.progress(1)
+        raise ValueError
+
+    graph.add_node("stop").add_node(
+        "ask", run=lambda state: {"slept": sleep(0.01), "answer": pause("Go on?")}
+    )
+    graph.add_node("fail", run=fail, retry=Retry(2, backoff=0.0))
     graph.add_fanin_node("end").set_finish_point("end")
     for branch in ("stop", "ask", "fail"):
         graph.add_parallel_edge("begin", branch, "end", on_error="collect")
     graph.compile(store=MemoryStore(), interrupt_before=["stop"])
-    events: list[dict[str, Any]] = list(graph.stream({}, run_id="b"))
-    return [*events, *graph.stream("yes", checkpoint=events[-1]["checkpoint_path"])]
+    events: list[dict[str, Any]] = list(graph.stream({}, run_id="b", detailed=True))
+    return [*events, *graph.stream("yes", checkpoint=events[-1]["checkpoint_path"], detailed=True)]
 
 
 def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
@@ -454,6 +463,7 @@ def provoke_workflows(observer: Any) -> list[dict[str, Any]]:
         ctx.progress(1, 2)
         if ctx.attempt == 1:
             raise ValueError("the first time")
+        sleep(0.01)
         return pause("How many?", schema=int) if ctx.config.get("ask") else 1
 
     flow = Workflow("tasks", store=MemoryStore(), observer=observer)

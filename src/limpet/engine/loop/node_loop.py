@@ -168,11 +168,15 @@ class NodeLoop:
         collect = self.changes.collect
         nested = self.nested
         planning = self.planning
-        announces = nested or planning or emit is not None or bool(after)
+        detailed = context.reporting.is_detailed
+        announces = nested or planning or detailed or emit is not None or bool(after)
         tracked = stream or nested or writer is not None or bool(plan.schema.reducers)
         follower_known = emit is None and not after
         reports_saves = (
-            emit is not None or planning or (context.saving.on_checkpoint is not None and not nested)
+            emit is not None
+            or planning
+            or detailed
+            or (context.saving.on_checkpoint is not None and not nested)
         )
         saved_at_stop = before
         if not (nested or planning):

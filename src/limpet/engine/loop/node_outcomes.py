@@ -155,8 +155,12 @@ def _pause(loop: NodeLoop, ctx: NodeContext, outcome: Asked) -> LoopStop:
 
 def _sleep(loop: NodeLoop, ctx: NodeContext, outcome: Sleeping) -> MayStop:
     """Store until when a node sleeps. It is called again then."""
-    loop.reporter.notify(events.NODE_SLEEP, node=ctx.node, until=outcome.until)
-    return (yield from _store_timers(loop, outcome.until, {}, outcome.timer, ARRIVAL))
+    reporter = loop.reporter
+    reporter.notify(events.NODE_SLEEP, node=ctx.node, until=outcome.until)
+    stop = yield from _store_timers(loop, outcome.until, {}, outcome.timer, ARRIVAL)
+    if stop is None:
+        yield from reporter.stream(reporter.stream_events.node_sleeps(reporter, ctx, outcome.until))
+    return stop
 
 
 def _wait_for_post(loop: NodeLoop, wait: PostWait) -> MayStop:

@@ -33,6 +33,7 @@ class Reporter:
         "progress",
         "recorder",
         "reported_iterations",
+        "reported_save",
         "scope",
         "state",
         "stream_events",
@@ -45,6 +46,8 @@ class Reporter:
         self.planning = planning
         self.stream_events: StreamEvents = stream_events_for(scope.plan)
         """The events for the caller that iterates the run, by what kind of graph this is."""
+        self.reported_save: str | None = None
+        """The newest checkpoint that was reported to a caller that wants to know of each."""
         self.recorder: StateRecorder | None = None
         """What was recorded of the state, where the run is streamed."""
         self.progress = progress = scope.progress

@@ -64,6 +64,8 @@ class Reporting(NamedTuple):
     """For the observers; None without any."""
     stream: bool = False
     """Whether the caller that iterates the run gets an event for each step."""
+    is_detailed: bool = False
+    """Whether that caller also gets the calls that begin, and the steps that are saved."""
     resumed: bool = False
     """Whether this is a resume, so that observers see where it starts."""
     repeats_stop: bool = False

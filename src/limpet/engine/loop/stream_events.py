@@ -30,13 +30,30 @@ class StreamEvents:
 
     def node_starts(self, reporter: Reporter, ctx: NodeContext) -> Sequence[Event]:
         """A node is about to be called."""
-        return ()
+        if not reporter.context.reporting.is_detailed:
+            return ()
+        event = {"type": "node_start", "node": ctx.node, "attempt": ctx.attempt, **_branch_of(reporter)}
+        return (event,)
 
     def node_fails(
         self, reporter: Reporter, ctx: NodeContext, error: BaseException, delay: float | None
     ) -> Sequence[Event]:
         """A node has failed. It is tried again after `delay` seconds, or not at all if that is None."""
-        return ()
+        if delay is None:
+            return ()
+        event = {
+            "type": "retry",
+            "node": ctx.node,
+            "attempt": ctx.attempt,
+            "delay": delay,
+            "error": reporter.error_line(error),
+            **_branch_of(reporter),
+        }
+        return (event,)
+
+    def node_sleeps(self, reporter: Reporter, ctx: NodeContext, until: float) -> Sequence[Event]:
+        """A node sleeps, which is saved, and is called again at the time `until`."""
+        return ({"type": "sleep", "node": ctx.node, "until": until, **_branch_of(reporter)},)
 
     def step(self, reporter: Reporter) -> Sequence[Event]:
         """A node has completed, and its step is saved if the graph's interval says so."""
@@ -52,6 +69,24 @@ class StreamEvents:
             event["removed"] = list(recorder.removed)
         if reporter.nested:
             event["branch"] = reporter.scope.branch
+        if not reporter.context.reporting.is_detailed:
+            return (event,)
+        return (event, *self._save(reporter))
+
+    def _save(self, reporter: Reporter) -> Sequence[Event]:
+        """What was saved since this was last reported."""
+        saved = getattr(reporter.state, "_saved", None)
+        if saved is None or saved == reporter.reported_save or reporter.context.save_error is not None:
+            return ()
+        reporter.reported_save = saved
+        event = {
+            "type": "checkpoint_saved",
+            "node": reporter.progress.made_by,
+            "checkpoint_id": saved,
+            "timestamp": reporter.progress.at,
+            "run_id": reporter.progress.run_id,
+            **_branch_of(reporter),
+        }
         return (event,)
 
     def branch_stops(self, reporter: Reporter, status: str, error: str | None) -> Sequence[Event]:
@@ -106,6 +141,11 @@ class WorkflowStreamEvents(StreamEvents):
             "retry_in": delay,
         }
         return (event,)
+
+    def node_sleeps(self, reporter: Reporter, ctx: NodeContext, until: float) -> Sequence[Event]:
+        if not reporter.scope.in_layer:
+            return super().node_sleeps(reporter, ctx, until)
+        return ({"type": "sleep", **_task(reporter, ctx.node), "until": until},)
 
     def step(self, reporter: Reporter) -> Sequence[Event]:
         if not reporter.scope.in_layer:

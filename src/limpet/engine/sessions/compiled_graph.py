@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
@@ -12,7 +13,8 @@ from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DamagedRecord, UsageError, WrongGraph
 from limpet.graphs.plan import Plan
 from limpet.journal.store import RunHead, Store
-from limpet.observe.hub import Emit
+from limpet.observe.events import ObserverLike
+from limpet.observe.hub import Emit, both, gather
 from limpet.stores.user_stores.checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -75,12 +77,18 @@ class CompiledGraph(NamedTuple):
     """Whether secrets would be stored unencrypted, which the user hasn't allowed."""
     keep_result: bool = True
     """Whether the result of a run is kept when it completes: its journal, from the newest snapshot on."""
+    is_detailed: bool = False
+    """Whether a caller that streams a run also gets the calls that begin, and the steps that are saved."""
     given: frozenset[str] = frozenset()
     """The names of the run settings that `compile()` was given. These hold for runs that have others stored, too."""
 
     shares_loop: bool = False
     """Whether async nodes of its synchronous runs are awaited on the event loop of the process, where resources are
     open."""
+
+    def watched_by(self, observers: Iterable[ObserverLike]) -> CompiledGraph:
+        """The same with more observers."""
+        return self._replace(emit=both(self.emit, gather(observers, time)))
 
     def for_run(self, stored: Any) -> CompiledGraph:
         """The same with the settings that are stored with a run, except those that `compile()` was given.

@@ -325,6 +325,7 @@ class Session:
                 masker,
                 self._emit(),
                 self._options.stream,
+                compiled.is_detailed,
                 self._options.resumed,
                 self._options.repeats_stop,
                 self._open_output,

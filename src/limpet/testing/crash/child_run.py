@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -103,8 +103,10 @@ class WatchedGraph(GraphMethods[State]):
         run_id, open_session = super()._prepare(*args, **kwargs)
         return run_id, lambda has_waited: self.process.watch(open_session(has_waited))
 
-    def _resuming(self, run_id: str, given: ResumeInput, wait: float | None) -> OpenSession:
-        open_session = super()._resuming(run_id, given, wait)
+    def _resuming(
+        self, run_id: str, given: ResumeInput, wait: float | None, observers: Iterable[Any] = ()
+    ) -> OpenSession:
+        open_session = super()._resuming(run_id, given, wait, observers)
         return lambda has_waited: self.process.watch(open_session(has_waited))
 
 
