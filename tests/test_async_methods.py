@@ -104,7 +104,7 @@ def test_forks_are_made_and_run_without_blocking_the_loop() -> None:
     graph = counting(store)
     graph.execute({}, run_id="r")
     run = while_loop_runs(store, lambda: graph.afork("r", 1, {"more": True}, new_run_id="f", tags=["t"]))
-    assert (run.id, graph.runs(tag="t")[0].parent) == ("f", "r@1")
+    assert (run.id, graph.runs(tag="t")[0].forked_from) == ("f", "r@1")
     assert asyncio.run(run.result()) == {"n": 2, "more": True}
 
 

@@ -23,6 +23,7 @@ from limpet.errors import AlreadyCompleted as AlreadyCompleted
 from limpet.errors import AnswerRefused as AnswerRefused
 from limpet.errors import CheckpointError as CheckpointError
 from limpet.errors import CheckpointNotFound as CheckpointNotFound
+from limpet.errors import ChildFailed as ChildFailed
 from limpet.errors import Conflict as Conflict
 from limpet.errors import DamagedCheckpoint as DamagedCheckpoint
 from limpet.errors import DamagedRecord as DamagedRecord

@@ -526,9 +526,10 @@ class RunPaused(RunError):
 
 
 class RunWaiting(RunPaused):
-    """The run waits for a message that hasn't been sent: `send(run_id, name, value)` sends it.
+    """The run waits for a message that hasn't been sent: `send(run_id, name, value)` sends it. Or for a child run.
 
-    `waits` says for which, and `node` where. A worker then continues the run, or `resume(run_id)`.
+    `waits` says for which, and `node` where. A worker then continues the run, or `resume(run_id)`. Of a child run
+    that was executed here, this says that the child itself waits, for an answer or a message.
     """
 
     code = "waiting"
@@ -536,6 +537,22 @@ class RunWaiting(RunPaused):
     def __init__(self, run_id: str, reason: str, waits: Iterable[Any] = (), node: str | None = None) -> None:
         super().__init__(run_id, reason, (), node)
         self.waits = list(waits)
+
+
+class ChildFailed(RunError):
+    """A child run gives no result: it failed, was cancelled, or was deleted. Raised by `ctx.join()`.
+
+    `child` is its id, `status` how it ended, and `reason` why. Retry the child, and then its parent, which joins it
+    again.
+    """
+
+    code = "child-failed"
+
+    def __init__(self, child: str, status: str, reason: str, run_id: str) -> None:
+        self.child = child
+        self.status = status
+        self.reason = reason
+        super().__init__(f"child run {child!r} {reason}", run_id)
 
 
 class RunCancelled(RunError):

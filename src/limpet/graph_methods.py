@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeV
 from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Moment, Span, seconds_of
-from limpet.engine.leases.lease_client import nudge_supervisors
+from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import (
@@ -350,8 +350,7 @@ class GraphMethods(ABC, Generic[S]):
             )
         compiled = self.compiled()
         labels = tag_names(tags)
-        if type(priority) is not int or not -(2**63) <= priority < 2**63:
-            raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
+        _check_priority(priority)
         id = choose_id(run_id)
         given = _started_with(_or_nothing(_one_input(input, input_state)))
         check_deadline(deadline)
@@ -365,6 +364,22 @@ class GraphMethods(ABC, Generic[S]):
     enqueue = start
 
     astart = async_version(start, changes=True)
+
+    def _start_child(
+        self, client: LeaseClient, request: StartRequest, priority: int, delay: float
+    ) -> RunHandle[S]:
+        """`start` for a node of another run, in whose store the new run is. `ctx.start` calls it."""
+        from limpet.engine.sessions.start import enqueue_child
+        from limpet.handle import RunHandle
+
+        check_deadline(request.deadline)
+        _check_priority(priority)
+        # On the client of the parent, whatever the length of leases is that this graph has elsewhere.
+        compiled = self.compiled().on_store(client.store)._replace(client=client)
+        started = request._replace(input=_started_with(_or_nothing(request.input)))
+        enqueue_child(compiled, started, priority, delay)
+        nudge_supervisors(client.store)
+        return RunHandle(request.run_id, client, compiled)
 
     def get(self, run_id: str) -> RunHandle[S]:
         """A run of this graph by its id: its status, state and result, and all that can be done with it.
@@ -732,6 +747,11 @@ def _started_with(input: Any) -> Any:
         nothing = UsageError("invoke(None) and stream(None) have nothing to start a run with")
         raise nothing.with_advice("give {} to start with an empty state, or checkpoint= to resume a run")
     return None if input is NOT_GIVEN else input
+
+
+def _check_priority(priority: Any) -> None:
+    if type(priority) is not int or not -(2**63) <= priority < 2**63:
+        raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
 
 
 def _resumes(if_exists: str) -> bool:

@@ -113,6 +113,14 @@ class RunHandle(Generic[S]):
 
     ahistory = async_version(history)
 
+    def children(self) -> list[RunInfo]:
+        """The runs that nodes of this run have started, newest first."""
+        from limpet.engine.operations.run_query import RunQuery, list_runs
+
+        return list_runs(self._client, RunQuery(parent=self.run_id), None)
+
+    achildren = async_version(children)
+
     def wait(self, timeout: float | None = None) -> RunInfo:
         """Wait until the run ends, pauses or asks something, and return what is known of it then.
 

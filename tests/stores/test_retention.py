@@ -304,7 +304,7 @@ def test_a_fork_does_without_the_run_that_it_was_made_from(how: str, store: Any)
     assert graph.history("fork")[0].step == 10
     assert graph.state_at("fork", 10)["big"] == "9" * 2000
     assert graph.fork("fork", 15, new_run_id="again").result()["n"] == 40
-    assert {info.run_id: info.parent for info in graph.runs()}["fork"] == "base@10"
+    assert {info.run_id: info.forked_from for info in graph.runs()}["fork"] == "base@10"
 
 
 # Checkpoint files

@@ -305,6 +305,7 @@ def _add_filters(parser: ArgumentParser) -> None:
         "--error", metavar="TYPE", help="whose last error is of this type, such as ValueError"
     )
     parser.add_argument("--node", metavar="NAME", help="that have stopped at this node, or have it next")
+    parser.add_argument("--parent", metavar="RUN", help="that this run has started")
     parser.add_argument("--text", help="with this text in their last error")
 
 

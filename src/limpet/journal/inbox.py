@@ -17,14 +17,15 @@ from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.encoding.codec import decode, decode_for_viewing, encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.store import Post
-from limpet.journal.waits import MESSAGE
+from limpet.journal.waits import CHILD_RUN, MESSAGE
 
 CANCEL = "cancel"
 """A request to cancel the run."""
 ANSWER = "answer"
 """The answer to one question."""
 LETTERS = (MESSAGE,)
-"""The kinds that nodes wait for, and that wait for nodes: see `waits.deliver`."""
+"""The kinds that nodes wait for, and that wait for nodes: see `waits.deliver`. The end of a child run isn't one: it
+wakes the nodes that wait for it, and they look at the child, which knows how it ended."""
 
 
 class Posted(NamedTuple):
@@ -68,6 +69,14 @@ def letter_post(run_id: str, kind: str, name: str, value: Any, at: float, key: s
     encode(value, kind)
     data = {"kind": kind, "name": name, "value": value, "at": at}
     return _new_post(run_id, f"{kind}:{name}\n{key}", data)
+
+
+def child_end_post(run_id: str, child: str, mark: str) -> NewPost:
+    """A child run is about to end. Whether it has is for the parent to see: its process may crash in between.
+
+    `mark` distinguishes one end of the child from another: it may be retried, and end again.
+    """
+    return _new_post(run_id, f"{CHILD_RUN}:{child}\n{mark}", {"kind": CHILD_RUN, "name": child})
 
 
 def is_cancel(key: str) -> bool:

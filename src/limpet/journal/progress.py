@@ -40,7 +40,8 @@ class Progress:
     waits for besides that, and `received` what it has received, by call, as a `waits.Letter`; None where none came in
     time. The run itself has a `mailbox`: by box, the numbers and values of letters that no node has received, in
     order; `letters` is the number of the newest. `crashes` is how many holders had crashed when the last record was
-    written. `deadline` is when a run that hasn't ended fails, by the store's clock.
+    written. `parent` is the checkpoint that it was forked from, and `child_of` the run that started it: these names
+    are part of the stored format. `deadline` is when a run that hasn't ended fails, by the store's clock.
 
     `section` has the branches at this position. Before a branch begins, `start` is what it will start with: its
     whole state, or what is put over a copy of its `base`, the state of the run that it branches from. Values are
@@ -81,6 +82,7 @@ class Progress:
     config: dict[str, Any] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None
+    child_of: str | None = None
     deadline: float | None = None
     began: float = 0.0
     section: OpenSection | None = None
@@ -138,28 +140,15 @@ class Progress:
     def move(self, changes: Mapping[str, Any]) -> None:
         """Something other than a completed node happened: set the named fields.
 
-        Some names aren't fields but events of the run and its branches: see `waits.RESUME`, `waits.ANSWER` and those
-        that follow them.
+        Some names aren't fields but events of the run and its branches: see `waits.EVENTS`.
         """
         for name, value in changes.items():
             if name == "questions":
                 self.questions = [Question(**each) for each in value]
             elif name == "waits":
                 self.waits = [PostWait(**each) for each in value]
-            elif name == waits.RESUME:
-                waits.resume(self, value)
-            elif name == waits.ANSWER:
-                waits.answer(self, value)
-            elif name == waits.EXPIRE:
-                waits.expire_questions(self, value)
-            elif name == waits.RETRY_BRANCHES:
-                waits.retry_branches(self)
-            elif name == waits.DELIVER:
-                waits.deliver(self, value)
-            elif name == waits.RECEIVE:
-                waits.receive(self, *value)
-            elif name == waits.EXPIRE_WAITS:
-                waits.expire_waits(self, value)
+            elif name in waits.EVENTS:
+                waits.EVENTS[name](self, value)
             else:
                 setattr(self, name, value)
 

@@ -368,6 +368,7 @@ _QUESTION: dict[str, Check] = {
 }
 
 _FIELDS: dict[str, Check] = {
+    **dict.fromkeys(("made_by", "reason", "parent", "child_of"), _is_optional_str),
     "run_id": _is_str,
     "graph": _is_str,
     "fingerprint": _is_str,
@@ -376,9 +377,7 @@ _FIELDS: dict[str, Check] = {
     "cleared": _is_bool,
     "step": _is_count,
     "at": _is_time,
-    "made_by": _is_optional_str,
     "status": lambda value: type(value) is str and value in STATUSES,
-    "reason": _is_optional_str,
     "iterations": _is_count,
     "visits": lambda value: _is_dict_of(_is_count, value),
     "path": _is_list_of_strs,
@@ -398,7 +397,6 @@ _FIELDS: dict[str, Check] = {
     "caught": _is_caught,
     "config": _is_dict,
     "meta": _is_metadata,
-    "parent": _is_optional_str,
     "deadline": lambda value: value is None or _is_timer(value),
     "began": _is_time,
 }
@@ -413,6 +411,7 @@ _MOVES: dict[str, Check] = {
     waits.DELIVER: partial(_is_list_of, _is_delivery),
     waits.RECEIVE: _is_receipt,
     waits.EXPIRE_WAITS: _is_timer,
+    waits.END_JOINS: _is_list_of_strs,
 }
 
 _OPENING: dict[str, Check] = {
@@ -445,4 +444,5 @@ _SUMMARY: dict[str, Check] = {
     "waits": _are_waits,
     "mailbox": lambda value: _is_dict_of(_is_count, value),
     "deadline": _is_timer,
+    "child_of": _is_str,
 }

@@ -258,7 +258,7 @@ def _head_of_journal(run_id: str, found: FoundRecords) -> RunHead:
         created=times[0],
         updated=times[-1],
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
-        parent=progress.parent,
+        parent=progress.child_of or progress.parent,
         note=summary(progress).note(head.sequence) if is_whole else b"",
     )
 

@@ -11,7 +11,7 @@ same one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
@@ -51,8 +51,13 @@ RECEIVE = "taken"
 EXPIRE_WAITS = "waits_over"
 """The deadlines of waits for letters have passed; the value is the time up to which. See `expire_waits`."""
 
+END_JOINS = "joined"
+"""Child runs have ended, or are to be looked at again; the value lists their ids. See `end_joins`."""
+
 MESSAGE = "message"
 """The kind of a wait for a message that is sent to the run, and of its post."""
+CHILD_RUN = "child run"
+"""The kind of a wait for the end of a child run, whose id is the name; and of the post at its end."""
 
 
 class Question(NamedTuple):
@@ -228,6 +233,18 @@ def has_expired_wait(root: Progress, now: float) -> bool:
     return any(wait.deadline is not None and wait.deadline <= now for _, _, wait in _waiting(root))
 
 
+def end_joins(root: Progress, children: Sequence[str]) -> None:
+    """The nodes that wait for these child runs run again, and look at them. What they find isn't part of the wait."""
+    for _, progress, wait in list(_waiting(root)):
+        if wait.kind == CHILD_RUN and wait.name in children:
+            _end_wait(progress, wait.box, wait.key, None)
+
+
+def joined_children(root: Progress) -> list[str]:
+    """The child runs that nodes wait for."""
+    return [wait.name for _, _, wait in _waiting(root) if wait.kind == CHILD_RUN]
+
+
 def give_back(root: Progress, later: Sequence[Letter] = ()) -> None:
     """Put what nodes have received that haven't completed back into the mailbox, and `later` letters, in order."""
     put_back(root, [*received_letters(root), *later])
@@ -345,3 +362,16 @@ def _wake_branches(
         if not child.done:
             _wake(child, answers, approved, expired=expired, retries=retries)
     return failed and retries
+
+
+EVENTS: dict[str, Callable[[Progress, Any], None]] = {
+    RESUME: resume,
+    ANSWER: answer,
+    EXPIRE: expire_questions,
+    RETRY_BRANCHES: lambda progress, _: retry_branches(progress),
+    DELIVER: deliver,
+    RECEIVE: lambda progress, value: receive(progress, *value),
+    EXPIRE_WAITS: expire_waits,
+    END_JOINS: end_joins,
+}
+"""What each of the names in a MOVE record does that aren't fields of a `Progress`."""

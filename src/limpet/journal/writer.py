@@ -219,6 +219,8 @@ def summary(progress: Progress) -> Summary:
         waits_for = waits[0].kind
     if progress.mailbox:
         described["mailbox"] = {box: len(letters) for box, letters in progress.mailbox.items()}
+    if progress.child_of is not None:
+        described["child_of"] = progress.child_of
     settings = progress.meta.get("settings")
     if progress.status == COMPLETED and isinstance(settings, dict) and settings.get("preserve") is False:
         described["prunable"] = True

@@ -250,7 +250,7 @@ def test_rollbacks_forks_updates_and_cancellations_are_reported() -> None:
     forked = handle.fork(1)
     forked.cancel()
     (start, _) = told(forked)
-    assert (start["type"], start["parent"], start["update"]) == ("start", "r@1", {"n": 1})
+    assert (start["type"], start["forked_from"], start["update"]) == ("start", "r@1", {"n": 1})
 
 
 def list_until(handle: RunHandle[Any], kind: str, times: int) -> list[Event]:

@@ -159,7 +159,7 @@ def test_what_was_known_of_a_run_is_exported_with_it(tmp_path: Path) -> None:
         made.export_run(run_id, tmp_path / "file")
         other.import_run(tmp_path / "file")
     infos = {info.run_id: info for info in other.runs()}
-    assert infos["fork"].parent == "failed@0"
+    assert infos["fork"].forked_from == "failed@0"
     assert (infos["failed"].error or {})["type"] == "ZeroDivisionError"
     assert other.resume("fork")["n"] == 2
     assert other.resume("failed", {"by": 2})["n"] == 5

@@ -316,7 +316,7 @@ def test_a_fork_continues_from_any_step_and_leaves_the_old_run_alone(graph: Stat
     before = graph.history("r")
     fork = graph.fork("r", 2, tags=["try"])
     (info,) = [info for info in graph.runs() if info.run_id == fork.id]
-    assert (info.parent, info.step, info.tags) == ("r@2", 2, ("try",))
+    assert (info.forked_from, info.step, info.tags) == ("r@2", 2, ("try",))
     assert info.status != "completed"
     assert fork.result() == {"given": [1], "n": 4}
     assert [checkpoint.node for checkpoint in graph.history(fork.id)] == ["n2", "n3", "n4"]

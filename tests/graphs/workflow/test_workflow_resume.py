@@ -514,7 +514,7 @@ def test_a_fork_at_any_step_runs_what_was_not_finished_there(step: int, store: A
     assert told(run.result()) == uncut(given={"k": 1})
     assert set(calls.take()) == set(DIAMOND) - set(STEPS_DONE[step])
     assert made.history("r") == before
-    assert made.runs()[0].parent == f"r@{step}"
+    assert made.runs()[0].forked_from == f"r@{step}"
     with pytest.raises(RunExists):
         made.fork("r", step, new_run_id="f")
 

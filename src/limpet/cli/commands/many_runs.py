@@ -21,7 +21,18 @@ from limpet.journal.store import CANCELLED, Store
 MAX_ROWS = 50
 """Outcomes up to which all are listed; of more, only those that aren't done."""
 
-FILTERS = ("status", "tag", "since", "before", "created_since", "created_before", "error", "node", "text")
+FILTERS = (
+    "status",
+    "tag",
+    "since",
+    "before",
+    "created_since",
+    "created_before",
+    "error",
+    "node",
+    "parent",
+    "text",
+)
 """The options that are filters of the same name. `--of` is the name of the graph."""
 
 

@@ -26,6 +26,9 @@ ABANDONED = "abandoned"
 NEXT_LAYER = "next layer"
 """What is shown for the step between two layers of a workflow, which plans the next one."""
 
+MAX_CHILDREN = 5
+"""How many child runs of a run are shown; `runs list --parent` has all."""
+
 UNFINISHED = ("queued", "sleeping", "retrying", "paused", ABANDONED)
 """The shown statuses of runs that wait for a process with the code of their graph."""
 
@@ -88,7 +91,9 @@ def show(args: Namespace, output: Output) -> int:
             "updated": f"{utc_time(info.updated)} UTC",
             "deadline": _deadline(info),
             "tags": ", ".join(info.tags),
-            "forked from": info.parent,
+            "parent": info.parent,
+            "children": _children(runs, info.run_id),
+            "forked from": info.forked_from,
             "held by": holder_of(info),
             "error": error.get("traceback") or error.get("message"),
             "problem": info.problem,
@@ -165,6 +170,15 @@ def _due(info: RunInfo, output: Output) -> str:
     """When a process needs to resume a run."""
     due = output.time(info.due)
     return due if output.width is not None else f"at {due}"
+
+
+def _children(runs: Runs, run_id: str) -> str:
+    """The runs that a run has started, as many as a line has room for."""
+    found = runs.list(parent=run_id, limit=MAX_CHILDREN)
+    listed = [f"{each.run_id} ({each.graph}, {each.shown_status})" for each in found]
+    if found.next is not None:
+        listed.append("…")
+    return ", ".join(listed)
 
 
 def _deadline(info: RunInfo) -> str | None:

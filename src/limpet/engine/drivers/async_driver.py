@@ -32,7 +32,7 @@ from limpet.engine.loop.driver_commands import (
 from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
-from limpet.journal.store import Commit, PostsWaiting
+from limpet.journal.store import ENDED, Commit, PostsWaiting
 from limpet.threads.awaiting import wait_until_done
 
 
@@ -71,7 +71,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                         await asyncio.to_thread(session.renew_if_late)
                 else:
                     assert type(command) is Wait
-                    answer = await sleep(session, command.until)
+                    answer = await sleep(session, command.until, command.for_posts)
                 while reports:
                     # The caller that iterates the run isn't inside its node.
                     CURRENT.set(outer_task)
@@ -120,7 +120,11 @@ async def commit(
         return session.write(commit)
     if session.failed_saves is not None and (refusal := session.failed_saves.skip(commit)) is not None:
         return refusal
-    refusal = await _write(session, client, commit, node_tasks, outcomes)
+    refusal = None
+    if commit.status in ENDED:
+        refusal = await asyncio.to_thread(session.announce_end, commit)
+    if refusal is None:
+        refusal = await _write(session, client, commit, node_tasks, outcomes)
     if refusal is None:
         return None
     if session.compiled.on_save_error == "fail" and not isinstance(refusal, PostsWaiting):
@@ -200,13 +204,16 @@ class CommitOutcomes:
 _commit_outcomes: WeakKeyDictionary[asyncio.AbstractEventLoop, CommitOutcomes] = WeakKeyDictionary()
 
 
-async def sleep(session: Session, until: float) -> Cancelled | None:
-    """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's."""
+async def sleep(session: Session, until: float, for_posts: bool = False) -> Cancelled | None:
+    """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's.
+
+    With `for_posts`, not longer than until posts have come.
+    """
     stop = session.stop
     if session.clock_wait is None:
-        await _sleep_by_timer(stop, session.seconds_until(until))
+        await _sleep_by_timer(stop, session.seconds_until(until), for_posts)
     else:
-        await _sleep_by_clock(session.clock_wait, stop, session.seconds_until(until))
+        await _sleep_by_clock(session.clock_wait, stop, session.seconds_until(until), for_posts)
     if session.may_have_lost_lease:
         await asyncio.to_thread(session.renew_if_late)
     if stop.asked:
@@ -214,13 +221,13 @@ async def sleep(session: Session, until: float) -> Cancelled | None:
     return None
 
 
-async def _sleep_by_timer(stop: StopRequest, seconds: float) -> None:
+async def _sleep_by_timer(stop: StopRequest, seconds: float, for_posts: bool) -> None:
     loop = asyncio.get_running_loop()
     woken = asyncio.Event()
     stop.wake = lambda: loop.call_soon_threadsafe(woken.set)
     try:
         # `wake` is set first: a request that is made between the two lines is seen by one of them.
-        if not stop.asked:
+        if not (stop.asked or (for_posts and stop.has_posts)):
             async with asyncio.timeout(seconds):
                 await woken.wait()
     except TimeoutError:
@@ -230,13 +237,13 @@ async def _sleep_by_timer(stop: StopRequest, seconds: float) -> None:
 
 
 async def _sleep_by_clock(
-    wait: Callable[[float, threading.Event], object], stop: StopRequest, seconds: float
+    wait: Callable[[float, threading.Event], object], stop: StopRequest, seconds: float, for_posts: bool
 ) -> None:
     """The same for a store whose clock decides how time passes, such as a `FakeClock`; in a thread."""
     woken = threading.Event()
     stop.wake = woken.set
     try:
-        if not stop.asked:
+        if not (stop.asked or (for_posts and stop.has_posts)):
             await asyncio.to_thread(wait, seconds, woken)
     finally:
         # If this task was cancelled, the thread still waits.

@@ -20,6 +20,7 @@ from limpet.engine.drivers.node_call import (
     timed_out,
     uses_threads,
 )
+from limpet.engine.drivers.sync_driver import make_children
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop.driver_commands import NOT_DONE, Cancelled, Failed
 from limpet.engine.node_context.node_context import NodeContext
@@ -43,6 +44,7 @@ class NodeTasks:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        session.make_children = make_children
         self._journal_lock = session.journal_lock
         self._stop = session.stop
         self._live = session.live
@@ -106,6 +108,7 @@ class NodeTasks:
 
     async def close(self) -> None:
         """Abandon nodes that still run: tasks are cancelled, and the outcomes of threads are ignored."""
+        self._session.leave_children()
         if self._running:
             for call, task in self._running.items():
                 call.remove_done_callback(self._on_done)

@@ -33,6 +33,7 @@ from limpet.journal.store import Commit
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from limpet.engine.drivers.child_runs import SessionChildren
     from limpet.engine.drivers.emitting_nodes import EmittingNodes
     from limpet.engine.drivers.loop_thread import LoopThread
     from limpet.engine.drivers.node_threads import NodeThreads
@@ -112,7 +113,7 @@ def _drive(
                     session.renew_if_late()
             else:
                 assert type(command) is Wait
-                answer = sleep(session, command.until)
+                answer = sleep(session, command.until, command.for_posts)
             if live is not None:
                 if live.events:
                     yield from threads.live_events(live, command, outer_task)
@@ -131,6 +132,7 @@ class DriverThreads:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        session.make_children = make_children
         self.are_used = False
         """Whether nodes have run in some of them."""
         self._loop_thread: LoopThread | None = None
@@ -214,6 +216,7 @@ class DriverThreads:
 
     def close(self) -> None:
         """End the threads that were started."""
+        self._session.leave_children()
         for threads in (self._node_threads, self._apart):
             if threads is not None:
                 threads.close()
@@ -221,17 +224,31 @@ class DriverThreads:
             self._loop_thread.close()
 
 
-def sleep(session: Session, until: float) -> Cancelled | None:
-    """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's."""
+def make_children(session: Session) -> SessionChildren:
+    """The child runs of a session, once a node asks for them. If no supervisor has resumed it, it executes them."""
+    from limpet.engine.drivers.child_runs import SessionChildren
+    from limpet.engine.drivers.child_threads import ChildThreads
+
+    executor = None
+    if not session.is_supervised:
+        executor = ChildThreads(session)
+    return SessionChildren(session, executor)
+
+
+def sleep(session: Session, until: float, for_posts: bool = False) -> Cancelled | None:
+    """Let time pass, unless the run is asked to stop. Then make sure that the run is still this process's.
+
+    With `for_posts`, not longer than until posts have come.
+    """
     stop = session.stop
     seconds = session.seconds_until(until)
     try:
         if session.clock_wait is None:
-            _sleep_until_woken(stop, seconds)
+            _sleep_until_woken(stop, seconds, for_posts)
         else:
             woken = threading.Event()
             stop.wake = woken.set
-            if not stop.asked:
+            if not (stop.asked or (for_posts and stop.has_posts)):
                 session.clock_wait(seconds, woken)
     finally:
         stop.wake = None
@@ -241,7 +258,7 @@ def sleep(session: Session, until: float) -> Cancelled | None:
     return None
 
 
-def _sleep_until_woken(stop: StopRequest, seconds: float) -> None:
+def _sleep_until_woken(stop: StopRequest, seconds: float, for_posts: bool) -> None:
     # A plain lock: the one in an `Event` could be left held by an interrupt, and `wake` is called by the thread
     # that renews leases.
     woken = threading.Lock()
@@ -253,5 +270,5 @@ def _sleep_until_woken(stop: StopRequest, seconds: float) -> None:
 
     # `wake` is set first: a request that is made between the two lines is seen by one of them.
     stop.wake = wake
-    if not stop.asked:
+    if not (stop.asked or (for_posts and stop.has_posts)):
         woken.acquire(True, seconds)

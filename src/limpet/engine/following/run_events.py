@@ -136,8 +136,9 @@ class EventMaker:
         if number == 1:
             shown = {key: value for key, value in state.items() if not (key == "dag" and "tasks" in state)}
             start = {"type": "start", **place, "graph": fields.get("graph", ""), "update": self.mask(shown)}
-            if fields.get("parent"):
-                start["parent"] = fields["parent"]
+            for name, field in (("forked_from", "parent"), ("parent", "child_of")):
+                if fields.get(field):
+                    start[name] = fields[field]
             return [start]
         reason = fields.get("reason") or ""
         if reason.startswith(ROLLED_BACK):

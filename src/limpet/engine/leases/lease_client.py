@@ -20,9 +20,9 @@ from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, renewals
 from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.errors import Conflict, RunNotFound, StoreError
+from limpet.errors import Conflict, LimpetError, RunNotFound, StoreError
 from limpet.journal.optional_calls import Notifying, provides
-from limpet.journal.store import RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail, checked_id
+from limpet.journal.store import ENDED, RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail, checked_id
 from limpet.threads.workers import JobQueue
 
 FIRST_RECHECK = 0.02
@@ -230,10 +230,21 @@ class LeaseClient:
 
     def delete(self, run_id: str) -> None:
         """Delete a run. Raises `RunNotFound`, and `Conflict` that describes the holder."""
+        with suppress(LimpetError):  # a damaged run can be deleted, too
+            self._post_deletion(self.store.head(run_id))
         try:
             self.store.delete(run_id)
         except Conflict as conflict:
             raise with_holder_described(conflict).with_advice("cancel() it first", "cancel") from None
+
+    def _post_deletion(self, head: RunHead) -> None:
+        """Have the parent of a run that is to be deleted look at it. It is an end like any other."""
+        if head.parent is None or head.status in ENDED or not self.store.abilities.takes_part:
+            return
+        from limpet.journal.inbox import child_end_post
+
+        post = child_end_post(head.parent, head.run_id, f"deleted.{head.fence}")
+        self.store.post(head.parent, post.key, post.body)
 
     def renew(self, leases: Sequence[HeldLease] = ()) -> None:
         """Renew these leases, or all that are in use. Runs that are lost or to be cancelled are asked to stop."""

@@ -73,9 +73,13 @@ class PostsArrived(Exception):
 
 
 class Wait(NamedTuple):
-    """Let time pass until this moment, by the store's clock. A driver may also come back earlier."""
+    """Let time pass until this moment, by the store's clock. A driver may also come back earlier.
+
+    With `for_posts`, it comes back as soon as posts have come.
+    """
 
     until: float
+    for_posts: bool = False
 
 
 class Begin(NamedTuple):

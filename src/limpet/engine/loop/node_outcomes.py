@@ -30,6 +30,7 @@ from limpet.journal.records import move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
 from limpet.journal.waits import (
     ARRIVAL,
+    CHILD_RUN,
     FAILED_PHASE,
     NEXT_ATTEMPT,
     RETRY_BRANCHES,
@@ -41,6 +42,9 @@ from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
+
+CHILD_RECHECK = 0.2
+"""Seconds until a child run is looked at again whose end was posted, but that had not ended yet."""
 
 MayStop = Generator[Any, Any, LoopStop | None]
 """A part of a loop: it yields commands, and returns why the loop stops, or None if it continues."""
@@ -167,6 +171,9 @@ def _wait_for_post(loop: NodeLoop, wait: PostWait) -> MayStop:
     """Record what a node waits for. It is called again at once if that has come meanwhile."""
     if wait.box in loop.context.root.mailbox:
         return None
+    if wait.kind == CHILD_RUN and wait.name in loop.context.ended_children:
+        # Its end was taken in while the node looked at it, when no node waited for it yet. So it is looked at again.
+        wait = wait._replace(deadline=loop.context.clocks.store() + CHILD_RECHECK)
     record(loop, {"waits": [wait.to_data()]})
     loop.context.summary_is_old = True
     if loop.nested:

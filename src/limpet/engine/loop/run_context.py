@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.defaults import MAX_NODES_AT_ONCE
 from limpet.engine.loop.driver_commands import StopAsked
-from limpet.engine.node_context.call_scope import JournalLock, KeepResult, RunServices, TakeLetter
+from limpet.engine.node_context.call_scope import ChildRuns, JournalLock, KeepResult, RunServices, TakeLetter
 from limpet.errors import Conflict, RunNotFound
 from limpet.graphs.secrets import SecretMasker
 from limpet.journal.progress import Progress
@@ -51,6 +51,8 @@ class Saving(NamedTuple):
     """Stores the result of a `once()`."""
     take_letter: TakeLetter | None = None
     """Takes what a node waits for."""
+    children: Callable[[], ChildRuns] | None = None
+    """Starts child runs, and looks at them."""
     on_checkpoint: Callable[[], None] | None = None
     """Called when a checkpoint is durable, where old checkpoints are to be pruned."""
 
@@ -91,6 +93,10 @@ class Limits(NamedTuple):
     """Whether the run was asked to stop, and not for a handover."""
     is_overdue: Callable[[], bool] = bool
     """Whether the run's deadline has passed. Then the request to stop means that the run fails."""
+    waits_for_children: Callable[[], bool] = bool
+    """Whether the run waits here for its children, because no supervisor would resume it when they have ended."""
+    executes_children: Callable[[], bool] = bool
+    """Whether this process executes children of the run."""
     has_posts: Callable[[], bool] = bool
     """Whether posts have come since this was last asked, as far as this process knows."""
 
@@ -103,11 +109,13 @@ class RunContext:
     that a question was asked or answered since the run's summary was last stored. `has_answers` says that a question
     was answered, or withdrawn, in this process or in the step where it began: then checkpoints have longer ids.
     `has_woken` says that nodes which had stopped can be called again, and that their branches weren't begun yet.
+    `ended_children` are the child runs whose end was posted: a node may just be about to wait for one of them.
     """
 
     __slots__ = (
         "cancel_requested",
         "clocks",
+        "ended_children",
         "has_answers",
         "has_woken",
         "journal_lock",
@@ -145,12 +153,14 @@ class RunContext:
             limits.is_cancelled,
             saving.take_letter,
             reporting.output,
+            saving.children,
         )
         self.stopping = False
         self.cancel_requested = False
         self.summary_is_old = False
         self.has_answers = root.closed_questions() > 0
         self.has_woken = False
+        self.ended_children: set[str] = set()
         self.save_error: Exception | None = None
 
     def tolerates(self, refusal: Exception) -> bool:

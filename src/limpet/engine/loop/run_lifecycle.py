@@ -20,7 +20,7 @@ from limpet.engine.loop.stop_errors import (
     error_of_stopped,
     missed_deadline,
 )
-from limpet.engine.loop.taking_in import take_in
+from limpet.engine.loop.taking_in import take_in, wait_for_children
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
     Conflict,
@@ -122,9 +122,11 @@ class RunLifecycle:
         if self.context.limits.is_overdue():
             return (yield from self._miss_deadline())
         while True:
-            stop = yield from self.loop.run()
-            verdict = yield from self._end(stop)
-            if verdict is not None:
+            first_stop = yield from self.loop.run()
+            stop: LoopStop | None = first_stop
+            if first_stop.status == WAITING and self.context.limits.waits_for_children():
+                stop = yield from wait_for_children(self.context, first_stop)
+            if stop is not None and (verdict := (yield from self._end(stop))) is not None:
                 return verdict
             # An answer, or a message, came just before the run would have stopped for it, so it continues.
             self.loop = self._new_loop(self.loop.plan)

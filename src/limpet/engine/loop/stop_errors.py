@@ -18,7 +18,7 @@ from limpet.errors import (
 from limpet.graphs.plan import PLANNER, budget_setting
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED
-from limpet.journal.waits import MESSAGE, Question, reason_of
+from limpet.journal.waits import CHILD_RUN, MESSAGE, Question, reason_of
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
@@ -105,6 +105,12 @@ def error_of_waiting(progress: Progress) -> RunWaiting:
     waits = progress.all_waits()
     waiting = RunWaiting(run_id, reason_of(waits), waits, progress.current_node())
     names = [wait.name for wait in waits if wait.kind == MESSAGE]
+    children = [wait.name for wait in waits if wait.kind == CHILD_RUN]
+    if children:
+        advice = (
+            f"get({children[0]!r}) says what that waits for; a worker continues this run when it has ended"
+        )
+        return waiting.with_advice(advice, "watch")
     if not names:
         return waiting.with_advice(f"a worker continues it then; resume({run_id!r}) does it here", "resume")
     sent = (

@@ -10,16 +10,30 @@ from collections.abc import Callable, Generator, Sequence
 from math import inf
 from typing import Any, NamedTuple
 
-from limpet.engine.loop.driver_commands import PostsArrived, StopAsked
-from limpet.engine.loop.run_context import Clocks, RunContext
+from limpet.engine.loop.driver_commands import Cancelled, PostsArrived, StopAsked, Wait
+from limpet.engine.loop.run_context import Clocks, LoopStop, RunContext, stop_for
 from limpet.engine.node_context.questions import check_answer
 from limpet.errors import AnswerRefused
 from limpet.journal.inbox import ANSWER, CANCEL, LETTERS, Posted
 from limpet.journal.progress import Progress
-from limpet.journal.store import Commit
+from limpet.journal.store import CANCELLED, Commit
 from limpet.journal.waits import ANSWER as ANSWERED
-from limpet.journal.waits import DELIVER, Question, SentLetter, addressed, box_of
+from limpet.journal.waits import (
+    CHILD_RUN,
+    DELIVER,
+    END_JOINS,
+    EXPIRE_WAITS,
+    Question,
+    SentLetter,
+    addressed,
+    box_of,
+    has_expired_wait,
+    joined_children,
+)
 from limpet.journal.writer import JournalWriter
+
+LONGEST_RECHECK = 2.0
+"""Seconds for which a run waits here until it looks at a child again that is about to end, but not executed here."""
 
 
 def commit_again(
@@ -47,7 +61,42 @@ def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False
     context.summary_is_old = context.summary_is_old or taken.wakes_nodes
     context.has_answers = context.has_answers or bool(taken.answered)
     context.has_woken = context.has_woken or taken.wakes_nodes
+    context.ended_children |= taken.ended_children
     return taken
+
+
+def wait_for_children(context: RunContext, stop: LoopStop) -> Generator[Any, Any, LoopStop | None]:
+    """Wait for as long as this process executes children of the run. None when a node can be called again.
+
+    A run that a supervisor has resumed leaves instead: the post of a child makes it due. But where a caller executes
+    a run, nothing else may be there that would resume it. Else returns why the loop stops: `stop` itself, when
+    nothing of what it waits for happens here any more.
+    """
+    writer = context.saving.writer
+    assert writer is not None
+    while True:
+        # Both before the commit, which takes in what was posted: what comes after it ends the wait.
+        context.limits.has_posts()
+        is_executing = context.limits.executes_children()
+        answer = yield writer.commit()
+        while isinstance(answer, PostsArrived):
+            taken = take_in(context, answer.posts)
+            if context.cancel_requested:
+                return LoopStop(CANCELLED)
+            if taken.wakes_nodes:
+                return None
+            answer = yield writer.commit()
+        if isinstance(answer, Exception) and not context.tolerates(answer):
+            return stop_for(answer)
+        now = context.clocks.store()
+        if has_expired_wait(context.root, now):
+            writer.add_move(context.root, {EXPIRE_WAITS: now}, context.clocks.now())
+            return None
+        until = context.root.continues_at()
+        if not is_executing and (until is None or until - now > LONGEST_RECHECK):
+            return stop
+        if isinstance((yield Wait(inf if until is None else until, for_posts=True)), Cancelled):
+            return LoopStop(CANCELLED)
 
 
 class TakenIn(NamedTuple):
@@ -61,6 +110,8 @@ class TakenIn(NamedTuple):
     """The number of the newest post that was looked at."""
     ended_waits: bool = False
     """Whether a node has received what it waits for."""
+    ended_children: frozenset[str] = frozenset()
+    """The child runs that have ended, whether a node waits for them or not."""
 
     @property
     def wakes_nodes(self) -> bool:
@@ -81,6 +132,7 @@ def record_posts(
     open_questions = {question.id: question for question in root.unanswered_questions()}
     answers: dict[str, Any] = {}
     letters: list[SentLetter] = []
+    ended_children: set[str] = set()
     asks_to_cancel = False
     newest = 0
     for post in posts:
@@ -92,6 +144,8 @@ def record_posts(
         is_new = post.number > writer.recorded_posts
         if post.kind in LETTERS and is_new:
             letters.append(sent_letter(post, clocks.store()))
+        elif post.kind == CHILD_RUN and is_new:
+            ended_children.add(str(post.data["name"]))
         elif post.kind == ANSWER and is_new:
             question_id = post.data["question"]
             at = min(post.data["at"], clocks.store())
@@ -111,7 +165,10 @@ def record_posts(
         delivered = addressed(root, letters)
         writer.add_move(root, {DELIVER: delivered}, clocks.now())
         ended_waits = any(addressee is not None for *_, addressee in delivered)
-    return TakenIn(set(answers), asks_to_cancel, newest, ended_waits)
+    if joined := ended_children.intersection(joined_children(root)):
+        writer.add_move(root, {END_JOINS: sorted(joined)}, clocks.now())
+        ended_waits = True
+    return TakenIn(set(answers), asks_to_cancel, newest, ended_waits, frozenset(ended_children))
 
 
 def sent_letter(post: Posted, now: float = inf) -> SentLetter:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, overload
 
 from limpet.durations import Moment, Span
 from limpet.engine.node_context.branch_result import BranchResult
@@ -27,6 +27,7 @@ from limpet.threads.workers import Monitor
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from limpet.engine.node_context.child_runs import ChildRequest
     from limpet.engine.node_context.emit import OutputTaker
     from limpet.engine.node_context.node_context import NodeContext
 
@@ -42,6 +43,18 @@ KeepResult = Callable[["Scope", str, Any], None]
 """Stores the result of a `once()` durably: `keep_result(scope, key, value)`."""
 TakeLetter = Callable[["Scope", PostWait], None]
 """Takes what a call waits for, durably: see `sessions/node_saves.py`."""
+
+
+class ChildRuns(Protocol):
+    """The child runs of a run, as the calls of its nodes see them: see `child_runs.py`."""
+
+    def start(self, graph: Any, request: ChildRequest) -> Any:
+        """Start a child, or find it; returns its handle."""
+        ...
+
+    def join(self, scope: Scope, wait: PostWait, handle: Any) -> Any:
+        """The result of a child, once it has ended. Raises `ChildFailed`, and `PostAwaited` until then."""
+        ...
 
 
 class JournalLock:
@@ -135,6 +148,8 @@ class RunServices(NamedTuple):
     """None where nothing can be posted to the run: it has no store, or one without that ability."""
     output: Callable[[], OutputTaker | None] = lambda: None
     """What takes the items that nodes emit, made when the first one does; None where nothing takes them."""
+    children: Callable[[], ChildRuns] | None = None
+    """The child runs; None where nothing can be posted to the run."""
 
 
 class Scope:
@@ -200,6 +215,13 @@ class Scope:
         if self.branch:
             return f"{self.branch}/{node}"
         return node
+
+    def without_secrets(self, text: str) -> str:
+        """The text with the secrets of the states around here masked."""
+        states = [self.progress.state, self.root.state, self.root.config]
+        if self.outer is not None:
+            states.append(self.outer.state)
+        return self.services.masker.hide(text, states)
 
     def results(self) -> list[BranchResult]:
         """The results of the branches that were opened here, in the order they were declared in."""

@@ -132,7 +132,7 @@ def _without_secrets(ctx: NodeContext, value: Any) -> Any:
         return value
     # `dict.items` doesn't go through the node's state, which would note each key as read.
     masker.remember_state(dict(dict.items(ctx.state)))
-    return _masked(value, masker.names, ctx._without_secrets, 0)
+    return _masked(value, masker.names, ctx.scope.without_secrets, 0)
 
 
 def _masked(value: Any, names: frozenset[str], hide: Callable[[str], str], depth: int) -> Any:

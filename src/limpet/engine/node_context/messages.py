@@ -14,8 +14,11 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import DeadlinePassed, UsageError
 from limpet.journal.encoding.codec import detached_value
-from limpet.journal.waits import MESSAGE, PostWait, box_of
-from limpet.threads.awaiting import wait_until_done
+from limpet.journal.waits import CHILD_RUN, MESSAGE, PostWait, box_of
+from limpet.threads.awaiting import in_thread
+
+CALLS = {MESSAGE: "receive", CHILD_RUN: "join"}
+"""The call that waits for each kind of post."""
 
 MAX_NAME = 200
 """Characters that the name of a message may have."""
@@ -52,17 +55,9 @@ async def areceive_message(
     ctx: NodeContext, name: str, key: str | None, deadline: Moment | None, default: Any
 ) -> Any:
     """The same without blocking the event loop."""
-    from asyncio import CancelledError, ensure_future, shield, to_thread
-
     wait = _wait_for_message(ctx, name, key, deadline, default)
     # What was taken is kept, even if the node is cancelled meanwhile.
-    taking = ensure_future(to_thread(receive_post, ctx, wait))
-    try:
-        kept = await shield(taking)
-    except CancelledError:
-        await wait_until_done(taking)
-        raise
-    return _value(ctx, wait, kept, default)
+    return _value(ctx, wait, await in_thread(receive_post, ctx, wait), default)
 
 
 def receive_post(ctx: NodeContext, wait: PostWait) -> list[Any] | None:
@@ -81,7 +76,7 @@ def next_wait(
     ctx: NodeContext, kind: str, name: str, key: str | None, deadline: Moment | None = None
 ) -> PostWait:
     """What the next call of a node waits for. Raises `UsageError` where nothing can be posted to its run."""
-    call = "receive" if kind == MESSAGE else kind
+    call = CALLS[kind]
     ctx._check_open(call)
     services = ctx.scope.services
     if services.take_letter is None:

@@ -27,10 +27,12 @@ from limpet.graphs.secrets import MASK
 from limpet.graphs.state import NodeState
 from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.waits import SHORTEST_WAIT, Question
+from limpet.threads.awaiting import in_thread
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from limpet.engine.node_context.child_runs import ChildOptions
     from limpet.engine.node_context.emit import CallNumbers
     from limpet.graphs.workflow.state import TaskResult
     from limpet.graphs.workflow.task_report import TaskReport
@@ -48,6 +50,7 @@ class NodeContext:
         "_emitted",
         "_receives",
         "_slept",
+        "_started",
         "attempt",
         "began",
         "plan_node",
@@ -74,6 +77,7 @@ class NodeContext:
     _emitted: CallNumbers  # how it numbers what it emits
     _receives: dict[tuple[str, str], int]  # how often it has received of each name, and with which keys
     _slept: int  # how many times it has slept
+    _started: int  # how many child runs it has started
     began: float  # when the call began, by the loop's clock; set where the loop reports calls
 
     @property
@@ -207,7 +211,7 @@ class NodeContext:
         services = self.scope.services
         check_can_keep_answer(services.keep_result is not None, secret and services.masker.plain_text)
         limit = None if deadline is None else self._deadline_of(question_id, deadline)
-        text = self._without_secrets(str(prompt))
+        text = self.scope.without_secrets(str(prompt))
         question = question_for(
             question_id, text, self.scope.place(self.node), choices, schema, limit, secret
         )
@@ -238,17 +242,7 @@ class NodeContext:
     def _deadline_of(self, question_id: str, deadline: Moment) -> float:
         """Until when a question can be answered. It is computed when the question is first asked, and then kept."""
         known = self.scope.progress.timers.get(question_id)
-        if known is not None:
-            return known
-        return moment_of(deadline, self.scope.services.store_clock(), "pause(deadline=…)")
-
-    def _without_secrets(self, text: str) -> str:
-        """The text with the secrets of the states around here masked."""
-        scope = self.scope
-        states = [scope.progress.state, scope.root.state, scope.root.config]
-        if scope.outer is not None:
-            states.append(scope.outer.state)
-        return scope.services.masker.hide(text, states)
+        return known or moment_of(deadline, self.scope.services.store_clock(), "pause(deadline=…)")
 
     def _read_answer(self, question: Question, answer: Any, schema: Any) -> Any:
         """The stored answer as `pause` returns it. One that the schema refuses is asked for again."""
@@ -329,6 +323,26 @@ class NodeContext:
         from limpet.engine.node_context.emit import report_progress
 
         report_progress(self, done, total, message)
+
+    def start(self, graph: Any, input: Any = None, **options: Unpack[ChildOptions]) -> Any:
+        """Start a child run, or find the one that this call has started before; returns its handle."""
+        from limpet.engine.node_context.child_runs import start_child
+
+        return start_child(self, graph, input, options)
+
+    async def astart(self, graph: Any, input: Any = None, **options: Unpack[ChildOptions]) -> Any:
+        """`start` without blocking the event loop."""
+        return await in_thread(self.start, graph, input, **options)
+
+    def join(self, child: Any) -> Any:
+        """The final State of a child run, by its handle or id. Until it has ended, no process holds this run."""
+        from limpet.engine.node_context.child_runs import join_child
+
+        return join_child(self, child)
+
+    async def ajoin(self, child: Any) -> Any:
+        """`join` without blocking the event loop."""
+        return await in_thread(self.join, child)
 
     def check(self) -> None:
         """Stop this call here if the run was cancelled, or if the call took longer than its timeout.

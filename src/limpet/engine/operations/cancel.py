@@ -6,6 +6,7 @@ from contextlib import suppress
 from time import time
 from typing import Any, Final
 
+from limpet.engine.leases.child_posts import announce_end, notice_end, unfinished_children
 from limpet.engine.leases.inbox_checks import take_in_all
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process
@@ -23,9 +24,23 @@ CANCELLED_ALREADY: Final = "it is cancelled already"
 """Why there was nothing to do."""
 
 
-@releases_if_interrupted
 def cancel(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
-    """Stop a run before its next node: a run of this plan's graph, if one is given. False if it is cancelled already.
+    """Stop a run and its children before their next nodes: a run of this plan's graph, if one is given.
+
+    False if it is cancelled already. A child that has ended stays as it is. Raises `RunNotFound`, `WrongGraph`, and
+    `UsageError` for a run that has completed or failed.
+    """
+    cancelled = _cancel_one(client, run_id, plan)
+    if client.store.abilities.takes_part:
+        for head in unfinished_children(client, run_id):
+            with suppress(UsageError, RunNotFound):  # it has ended meanwhile, or was deleted
+                cancel(client, head.run_id)
+    return cancelled
+
+
+@releases_if_interrupted
+def _cancel_one(client: LeaseClient, run_id: str, plan: Plan | None = None) -> bool:
+    """Stop a run.
 
     A run of this process stops at once, a run of another process when its holder next saves or looks at what was
     posted, and a run that no process holds is marked as cancelled here. Raises `RunNotFound`, `WrongGraph`, and
@@ -101,7 +116,12 @@ def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> bool:
     if progress.is_at_interrupt:
         changes["cleared"] = False  # it waits for the approval again, once it is resumed
     writer.add_move(progress, changes, time())
-    held.commit(writer.commit(status, summary(progress), ignores_posts=True))
+    commit = writer.commit(status, summary(progress), ignores_posts=True)
+    if (problem := announce_end(client, progress, commit)) is not None:
+        raise problem
+    held.commit(commit)
+    if progress.child_of is not None:
+        notice_end(client, progress.child_of)
     return True
 
 

@@ -48,6 +48,7 @@ def fork(
     progress.meta = run_metadata(compiled.for_run(progress.meta.get("settings")), tags)
     progress.crashes = 0
     progress.deadline = None
+    progress.child_of = None
     progress.status = next_status(NEW, FORK)
     progress.reason = f"forked from {progress.parent}"
     forget_stop(progress)

@@ -66,7 +66,8 @@ class RunInfo(NamedTuple):
     """What a store knows of a run: enough for a list, and to see what a paused or failed run needs.
 
     `step` and `node` are where the run is now, `reason` is why it has stopped, and `error` is its last one. `due` is
-    from when on the run needs a process, by the store's clock: 0 means at once, None not by itself.
+    from when on the run needs a process, by the store's clock: 0 means at once, None not by itself. `parent` is the
+    run that started it.
     """
 
     run_id: str
@@ -97,6 +98,8 @@ class RunInfo(NamedTuple):
     """How many messages of each name wait for it to receive them, of those that it has taken in."""
     inbox: int = 0
     """How many posts wait for a process to take them in: messages, answers, requests to cancel."""
+    forked_from: str | None = None
+    """The checkpoint that it was forked from."""
 
     @property
     def shown_status(self) -> str:
@@ -211,7 +214,7 @@ def run_info(head: RunHead) -> RunInfo:
         created=head.created,
         updated=head.updated,
         tags=head.tags,
-        parent=head.parent,
+        parent=summary.get("child_of"),
         step=summary.get("step", 0),
         node=summary.get("node", ""),
         reason=summary.get("reason"),
@@ -224,6 +227,7 @@ def run_info(head: RunHead) -> RunInfo:
         waits=summary.get("waits", ()),
         messages=_message_counts(summary.get("mailbox", {})),
         inbox=head.posted - head.taken,
+        forked_from=_origin_of(head, summary),
     )
 
 
@@ -231,6 +235,13 @@ def _message_counts(boxes: Mapping[str, int]) -> dict[str, int]:
     """The numbers by the name of the messages, from those by box."""
     prefix = box_of(MESSAGE, "")
     return {box.removeprefix(prefix): count for box, count in boxes.items() if box.startswith(prefix)}
+
+
+def _origin_of(head: RunHead, summary: dict[str, Any]) -> str | None:
+    """The checkpoint that a run was forked from. Its head has that in the place of a parent."""
+    if "child_of" in summary:
+        return None
+    return head.parent
 
 
 def is_quarantined(head: RunHead) -> bool:

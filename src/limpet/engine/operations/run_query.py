@@ -76,6 +76,8 @@ class MoreFilters(TypedDict, total=False):
     node: str | None
     """The node where it is: where it has stopped, or is next to run. A run under way is found only if it last stopped
     there, too, because the index has the node of the last stop."""
+    parent: str | None
+    """The id of the run that started it."""
     text: str | None
     """A text in its last error, in capital or small letters: in the type, the message, or the traceback."""
 
@@ -100,6 +102,7 @@ class RunQuery:
     tags: tuple[str, ...] = ()
     error: str | None = None
     node: str | None = None
+    parent: str | None = None
     text: str = ""
     times: tuple[float | None, ...] = (None, None, None, None)
     """Of the creation from and before, and of the last change from and before."""
@@ -111,7 +114,7 @@ class RunQuery:
         for name in filters:
             if name not in known:
                 raise TypeError(f"runs have no filter {name!r}{did_you_mean(name, known)}")
-        for name in ("graph", "error", "node", "text"):
+        for name in ("graph", "error", "node", "parent", "text"):
             _check_text(name, filters.get(name))
         times = []
         for name in ("created_since", "created_before", "since", "before"):
@@ -125,6 +128,7 @@ class RunQuery:
             tags=() if filters.get("tag") is None else tag_names(filters["tag"]),
             error=filters.get("error"),
             node=filters.get("node"),
+            parent=filters.get("parent"),
             text=(filters.get("text") or "").casefold(),
             times=tuple(times),
         )
@@ -149,6 +153,8 @@ class RunQuery:
         """Whether a run that a store found is meant, by what is known of it. A damaged one of an unknown graph is."""
         if self.statuses and not self.has_status(info, now):
             return False
+        if self.parent is not None and info.parent != self.parent:
+            return False  # it was forked from a file of that run
         if info.status != DAMAGED or not info.graph:
             return True
         return self.graph in (None, info.graph) and all(tag in info.tags for tag in self.tags)
@@ -174,6 +180,7 @@ class RunQuery:
             graph=self.graph,
             tags=self.tags,
             node=self.node,
+            parent=self.parent,
             error=which.error or self.error,
             created_since=created_since,
             created_before=created_before,

@@ -71,7 +71,9 @@ class FailedSaves:
             self.count += 1
             sleep(pause)
             pause = min(pause * 2, LONGEST_SAVE_RETRY)
-            refusal = client.commit(commit)
+            refusal = session.announce_end(commit)
+            if refusal is None:
+                refusal = client.commit(commit)
             if refusal is None:
                 session.acknowledge(commit)
         if isinstance(refusal, Conflict):

@@ -62,6 +62,8 @@ def _replace(client: LeaseClient, progress: Progress) -> None:
             give_back(stored)
             progress.mailbox = stored.mailbox
             progress.letters = stored.letters
+            progress.child_of = stored.child_of
+            progress.deadline = stored.deadline
         progress.crashes = held.crashes
         progress.at = time()
         # A number that no step has had: the history keeps those that came before.

@@ -52,22 +52,16 @@ from limpet.engine.sessions.trials import (
     quarantine,
 )
 from limpet.engine.sessions.user_checkpointer import load_checkpoint
-from limpet.errors import (
-    Conflict,
-    RunNotFound,
-    RunPaused,
-    UnstorableValue,
-    UsageError,
-)
+from limpet.errors import Conflict, RunNotFound, RunPaused, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path, text_of_values
 from limpet.graphs.state import State, new_id
+from limpet.journal import waits
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
 from limpet.journal.store import ENDED, FAILED, RUNNING, RunHead, Tail
-from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, RESUME, has_expired_wait, put_back, received_letters
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -293,12 +287,12 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
     question is refused, rather than taken for another one.
     """
     asked = {question.id for question in progress.unanswered_questions()}
-    received = received_letters(progress)
+    received = waits.received_letters(progress)
     changed = check_fits(plan, progress)
     if changed:
         # What a task had received that starts over, or is gone, waits again.
-        kept = received_letters(progress)
-        put_back(progress, [letter for letter in received if letter not in kept])
+        kept = waits.received_letters(progress)
+        waits.put_back(progress, [letter for letter in received if letter not in kept])
     dropped = sorted(asked - {question.id for question in progress.unanswered_questions()})
     if dropped and given.answers_any:
         refused = UsageError(
@@ -378,16 +372,20 @@ def _store_input(
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     wanted = not given.timed and failed
     is_given = answers or update or given.config or given.deadline is not None
-    is_late = has_expired_wait(progress, now)
-    has_news = is_given or wanted or overdue or is_late or writer.pending or writer.takes
+    is_late = waits.has_expired_wait(progress, now)
+    # A user's resume calls the nodes again that wait for child runs, so that this process can execute these.
+    joined = [] if given.timed else waits.joined_children(progress)
+    has_news = is_given or wanted or overdue or is_late or joined or writer.pending or writer.takes
     settings = progress.meta.get("settings", {})
     has_other_settings = compiled.settings_after(settings) != settings
     if progress.status == RUNNING and not has_news and not has_other_settings:
         return
     at = time()
     changes = _changes(compiled, progress, given, answers, overdue)
+    if joined:
+        changes = {waits.END_JOINS: joined, **changes}
     if is_late:
-        changes = {EXPIRE_WAITS: now, **changes}
+        changes = {waits.EXPIRE_WAITS: now, **changes}
     writer.add_move(progress, changes, at)
     if update:
         note_update(compiled.plan, progress, writer, update, at)
@@ -419,9 +417,9 @@ def _changes(
     if given.deadline is not None:
         changes["deadline"] = given.deadline
     if overdue or given.timed:
-        changes[EXPIRE] = overdue
+        changes[waits.EXPIRE] = overdue
     if not given.timed:
-        changes[RESUME] = answers
+        changes[waits.RESUME] = answers
     return changes
 
 

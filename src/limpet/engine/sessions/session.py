@@ -34,7 +34,7 @@ from limpet.errors import Conflict, StoreError
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, Commit, Store
+from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Commit, Store
 from limpet.journal.writer import JournalWriter
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
@@ -42,11 +42,14 @@ from limpet.observe.hub import Emit, both
 if TYPE_CHECKING:
     from logging import Logger
 
+    from limpet.engine.drivers.child_runs import SessionChildren
     from limpet.engine.leases.run_output import LiveEvents, RunOutput
     from limpet.engine.sessions.failed_saves import FailedSaves
 
 FAKE_CLOCK_CHECK_INTERVAL = 0.02
 """Seconds between two looks at a clock that only tests turn, while nodes run."""
+
+_children_lock = Lock()
 
 LONGEST_WAIT = 86400.0
 """Seconds after which a run that waits looks at the clock again: no system waits for any length of time at once."""
@@ -95,7 +98,18 @@ class Session:
             if compiled.keep is not None and compiled.client is not None:
                 first = options.first_record if options.resumed else None
                 self._pruning = RunPruning(compiled.client, writer, compiled.keep, first)
+        self.children: SessionChildren | None = None
+        """Its child runs, once a node has asked for them."""
+        self.make_children: Callable[[Session], SessionChildren] | None = None
+        """What makes these; its driver knows."""
+        self.on_child_graph: Callable[[Any], None] | None = None
+        """Gets the graphs of child runs; a supervisor wants to know them, to execute these runs."""
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
+
+    @property
+    def is_supervised(self) -> bool:
+        """Whether a supervisor resumed it: then supervisors execute its children, too."""
+        return self._options.supervised
 
     @property
     def id(self) -> str:
@@ -183,7 +197,11 @@ class Session:
         assert self.compiled.client is not None
         if self.failed_saves is not None and (error := self.failed_saves.skip(commit)) is not None:
             return error
-        refusal = self.compiled.client.commit(commit)
+        refusal = None
+        if commit.status is not None:
+            refusal = self.announce_end(commit)
+        if refusal is None:
+            refusal = self.compiled.client.commit(commit)
         if refusal is None:
             self.acknowledge(commit)
             return None
@@ -225,6 +243,10 @@ class Session:
         client = self.compiled.client
         if self.held is not None and client is not None:
             client.stop_renewing(self.held)
+            if self.progress.child_of is not None:
+                from limpet.engine.leases.child_posts import notice_end
+
+                notice_end(client, self.progress.child_of)
             store_time = self.held.now()
             self.held = None
             if self.compiled.cleanup is not None:
@@ -243,6 +265,26 @@ class Session:
             return save_checkpoint(checkpointer, self.progress, self.lifecycle.joined_results())
         except Exception as problem:
             return problem
+
+    def _children(self) -> SessionChildren:
+        with _children_lock:  # nodes may ask in several threads at once
+            if self.children is None:
+                assert self.make_children is not None, "a driver runs the session, and has set it"
+                self.children = self.make_children(self)
+            return self.children
+
+    def leave_children(self) -> None:
+        """The run is no longer driven here: child runs that this process executes for it are released."""
+        if self.children is not None:
+            self.children.leave()
+
+    def announce_end(self, commit: Commit) -> Exception | None:
+        """Before a commit that ends a child run or cancels a run: see `child_posts.announce_end`."""
+        if commit.status == CANCELLED or (self.progress.child_of is not None and commit.status in ENDED):
+            from limpet.engine.leases.child_posts import announce_end
+
+            return announce_end(self.compiled.need_client("save"), self.progress, commit)
+        return None
 
     @property
     def _takes_posts(self) -> bool:
@@ -296,14 +338,17 @@ class Session:
         compiled = self.compiled
         progress = self.progress
         keeps_results = compiled.client is None or compiled.client.store.abilities.keeps_results
+        keeps_result = compiled.keep_result or progress.child_of is not None
         saving = Saving(
             writer=self.writer,
             interval=compiled.interval,
             # Because the user wants no result to be kept, or because the store keeps none.
-            purges=not (compiled.preserve or (compiled.keep_result and keeps_results)),
+            # That of a child is for its parent.
+            purges=not (compiled.preserve or (keeps_result and keeps_results)),
             tolerant=compiled.on_save_error == "continue",
             keep_result=None if self.writer is None else partial(keep_result, self),
             take_letter=partial(take_letter, self) if self._takes_posts else None,
+            children=self._children if self._takes_posts else None,
             on_checkpoint=None if self._pruning is None else self._pruning.checkpoint_saved,
         )
         masker = SecretMasker(compiled.plan.secrets, compiled.has_secrets, compiled.stores_plain_text)
@@ -315,6 +360,8 @@ class Session:
             is_stopping=lambda: self.stop.asked,
             is_cancelled=lambda: self.stop.cancels,
             is_overdue=lambda: self.stop.is_overdue,
+            waits_for_children=lambda: self.children is not None and self.children.executor is not None,
+            executes_children=lambda: self.children is not None and self.children.is_executing,
             has_posts=self.stop.take_notice,
         )
         return RunContext(

@@ -41,7 +41,8 @@ class StartRequest(NamedTuple):
     """What a caller wants to start: the input, the config, and how the run is called.
 
     `named` says that the caller chose the run's id. Then the same start may come twice, so a digest of the input is
-    stored with the run. `deadline` is when the run fails if it hasn't ended.
+    stored with the run. `deadline` is when the run fails if it hasn't ended, `child_of` the run whose
+    node starts it.
     """
 
     input: Any
@@ -50,6 +51,7 @@ class StartRequest(NamedTuple):
     tags: tuple[str, ...] = ()
     named: bool = False
     deadline: Moment | None = None
+    child_of: str | None = None
 
 
 class HeldElsewhere(Exception):
@@ -114,6 +116,19 @@ def enqueue_or_find(compiled: CompiledGraph, request: StartRequest, priority: in
 
         with suppress(RunNotFound):
             return check_same_start(compiled, request)
+
+
+def enqueue_child(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
+    """Create a child run for a supervisor, unless its parent has created it before, with whatever input.
+
+    Raises what `enqueue` raises, and `RunExists` for a run of another graph.
+    """
+    try:
+        enqueue(compiled, request, priority, delay)
+    except RunExists:
+        head = compiled.need_client("start").head(request.run_id)
+        if head.graph != compiled.plan.name:
+            raise RunExists(request.run_id, f"it is a run of graph {head.graph!r}") from None
 
 
 def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay: float) -> None:
@@ -189,8 +204,8 @@ def new_run(
     note = b""
     labels = Labels()
     is_executed = holder is not None and progress.status == RUNNING
-    # Of a run that is executed at once, it would soon be wrong. But its deadline is shown from the start.
-    if not is_executed or progress.deadline is not None:
+    # Of a run that is executed at once, it would soon be wrong. But these are shown from the start.
+    if not is_executed or progress.deadline is not None or progress.child_of is not None:
         described = summary(progress)
         note = described.note(sequence=1)
         labels = described.labels
@@ -202,7 +217,7 @@ def new_run(
         holder=holder,
         ttl=ttl,
         tags=tags,
-        parent=progress.parent,
+        parent=progress.child_of or progress.parent,
         note=note,
         due=due,
         priority=priority,
@@ -326,4 +341,8 @@ def _initial_progress(plan: Plan, request: StartRequest) -> Progress:
         state = plan.schema.initial(detached_value(input))
     else:
         state = detached_value(plan.schema.initial(input))
-    return Progress(request.run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=config)
+    progress = Progress(
+        request.run_id, plan.name, plan.fingerprint, plan.entry, state, at=time(), config=config
+    )
+    progress.child_of = request.child_of
+    return progress

@@ -13,6 +13,7 @@ import os
 from time import time
 from typing import Any, NamedTuple, NoReturn
 
+from limpet.engine.leases.child_posts import announce_end
 from limpet.engine.leases.lease_client import HeldRun
 from limpet.engine.loop.run_lifecycle import QUARANTINE, next_status
 from limpet.engine.sessions.compiled_graph import CompiledGraph
@@ -102,7 +103,10 @@ def quarantine(
     progress.crashes = held.crashes
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
     writer.add_move(progress, changes, time())
-    held.commit(writer.commit(status, summary(progress), ignores_posts=True))
+    commit = writer.commit(status, summary(progress), ignores_posts=True)
+    if (problem := announce_end(compiled.need_client("quarantine"), progress, commit)) is not None:
+        raise problem
+    held.commit(commit)
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": node, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +16,7 @@ from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.trials import CrashHistory, CrashLimits, NeedsSolitude
-from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.catalog import Graph, GraphCatalog
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
@@ -24,6 +25,7 @@ from limpet.engine.supervisor.suspects import Suspects
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
+    DefinitionError,
     KeyMissing,
     LimpetError,
     RunNotFound,
@@ -143,6 +145,7 @@ class RunResumer:
         except LimpetError as problem:
             self.skipped.skip(head.run_id, str(problem))
             return None
+        session.on_child_graph = self._learn_graph
         # The turn of a suspect may have begun after this run was picked.
         if not self._admit(session):
             session.close()
@@ -222,6 +225,12 @@ class RunResumer:
         with self.changed.lock:
             self.suspects.end_turn(run_id, monotonic())
             self.changed.notify()
+
+    def _learn_graph(self, graph: Graph) -> None:
+        """A run starts a child: its graph is known to this process from now on, so it can execute the child."""
+        if graph.name not in self._catalog.names:
+            with suppress(DefinitionError):  # another thread has added a graph of the same name
+                self._catalog.add(graph)
 
     def _compiled_for(self, name: str) -> CompiledGraph:
         """A graph, with the settings by which it runs on this store."""
