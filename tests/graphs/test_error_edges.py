@@ -12,6 +12,7 @@ import pytest
 from limpet import (
     END,
     CaughtError,
+    DeadlinePassed,
     DefinitionError,
     ExecutionError,
     MemoryStore,
@@ -214,6 +215,21 @@ def test_a_cancel_and_an_interrupt_are_not_caught() -> None:
             risky(stop, store=MemoryStore()).execute({})
     with pytest.raises(RunPaused):
         risky(lambda state: pause("?"), store=MemoryStore()).execute({})
+
+
+def test_the_deadline_of_a_run_is_not_caught() -> None:
+    """Error edges: it is about the run, not about the node that happens to be called."""
+    release = threading.Event()
+    graph = risky(lambda state: pause("?"), store=MemoryStore())
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="asks", deadline=60)
+    graph = risky(lambda state, ctx: (release.wait(10), ctx.check()), store=MemoryStore())
+    timer = threading.Timer(0.3, release.set)
+    timer.start()
+    with pytest.raises(DeadlinePassed):
+        graph.execute({}, run_id="r", deadline=0.1)
+    timer.join()
+    assert graph.get("r").status == "failed"
 
 
 def test_a_choice_that_fails_is_not_caught() -> None:

@@ -165,6 +165,19 @@ def test_an_interrupt_after_the_node_keeps_where_it_goes() -> None:
     assert calls == [1]
 
 
+def test_a_run_whose_target_the_graph_no_longer_has_is_refused_and_loses_nothing() -> None:
+    """Goto: as a run is that is at such a node."""
+    store = MemoryStore()
+    graph = three(lambda state: Goto("c"), store=store, interrupt_after=["a"])
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    other = StateGraph(name="three").add_node("a", lambda state: None).set_entry_point("a")
+    other.set_finish_point("a").compile(store=store)
+    with pytest.raises(DefinitionError, match="about to go to node 'c', which is no longer in the graph"):
+        other.resume("r")
+    assert graph.resume("r")["log"] == ["c"]
+
+
 def test_a_run_is_at_the_target_after_a_crash(tmp_path: Any) -> None:
     """Goto, invariant 4: another process with other edges resumes it there, and the node isn't called again."""
     path = tmp_path / "runs.db"

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain as chained
 from itertools import count, cycle, pairwise, product
 from random import Random
@@ -36,7 +36,7 @@ from limpet.engine.operations.rollback import rollback
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder
-from limpet.graphs.edges import END
+from limpet.graphs.edges import END, CaughtError, Goto
 from limpet.graphs.plan import Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
@@ -82,7 +82,8 @@ NOWHERE = (frozenset[str](), frozenset[str]())
 class Leaf:
     """A node that calls a function: operations on the state, then what it returns.
 
-    A fan-in also `gathers` what branches came to; that is the key which it counts the laps of its section under.
+    A fan-in also `gathers` what branches came to; that is the key which it counts the laps of its section under. One
+    that `goes` says itself what is next, and the last thing that one does whose error is `caught` is to fail.
     """
 
     name: str
@@ -90,6 +91,13 @@ class Leaf:
     returns: tuple[tuple[str, Any], ...] = ()
     gathers: str = ""
     retry: bool = False
+    goes: bool = False
+    caught: bool = False
+
+    @property
+    def rescue(self) -> Leaf:
+        """The node that handles its error."""
+        return Leaf(f"{self.name}!", (("rescue",),))
 
 
 @dataclass(frozen=True)
@@ -195,13 +203,28 @@ def _lay(made: GraphBuilder, chain: Chain, onward: str | None, world: World) -> 
         target = onward if following is None else entry((following,))
         if isinstance(part, Section):
             _lay_section(made, part, target, world)
+        elif isinstance(part, Leaf) and part.goes and target is not None:
+            made.add_node(part.name, _function(part, world, target), retry=_retry(part), goto=[target])
+            _lay_rescue(made, part, target, world)
         else:
             _lay_node(made, part, world)
             _lead(made, part.name, target)
+            if isinstance(part, Leaf):
+                _lay_rescue(made, part, target, world)
+
+
+def _lay_rescue(made: GraphBuilder, leaf: Leaf, target: str | None, world: World) -> None:
+    if leaf.caught:
+        made.add_error_edge(leaf.name, leaf.rescue.name, on=Odd)
+        _lay(made, (leaf.rescue,), target, world)
+
+
+def _retry(node: Leaf | Inner) -> Retry | None:
+    return Retry(3) if node.retry else None
 
 
 def _lay_node(made: GraphBuilder, node: Leaf | Inner, world: World) -> None:
-    retry = Retry(3) if node.retry else None
+    retry = _retry(node)
     if isinstance(node, Leaf):
         made.add_fanin_node(node.name, _function(node, world), retry=retry)
     else:
@@ -319,12 +342,20 @@ class World:
             raise Broken(what)
 
 
-def _function(leaf: Leaf, world: World) -> Callable[..., Any]:
-    def run(state: Any, ctx: Any, parallel_results: Any) -> dict[str, Any]:
+class Odd(Exception):
+    """An error that another node handles."""
+
+
+def _function(leaf: Leaf, world: World, target: str | None = None) -> Callable[..., Any]:
+    def run(state: Any, ctx: Any, parallel_results: Any) -> Any:
         for operation in leaf.does:
             if not world.plain or operation[0] not in ("ask", "share"):
                 _perform(operation, state, ctx, world)
+        if leaf.caught:
+            raise Odd(leaf.name)
         update = {key: deepcopy(value) for key, value in leaf.returns}
+        if target is not None:
+            return Goto(target, update)
         if leaf.gathers:
             world.gathered(ctx, parallel_results)
             update = {**update, **_gathered(parallel_results), leaf.gathers: state.get(leaf.gathers, 0) + 1}
@@ -378,6 +409,8 @@ def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> 
             raise Transient(place)
         case ("break",):
             world.use(place)
+        case ("rescue",):
+            state["new"] = [ctx.error.type.rpartition(".")[2], ctx.error.node, ctx.error.message]
 
 
 def told_apart(state: Mapping[str, Any]) -> dict[str, str]:
@@ -424,6 +457,7 @@ class Call:
     index: int | None
     visit: int
     attempt: int = 99
+    error: CaughtError | None = None
 
     def pause(self, prompt: str, key: str) -> Any:
         return answer_to(f"{self.branch}/{self.node}" if self.branch else self.node, prompt)
@@ -442,6 +476,7 @@ class Scope:
     branch: str = ""
     collecting: bool = False
     visits: Counter[str] = field(default_factory=Counter)
+    error: CaughtError | None = None
 
     def __post_init__(self) -> None:
         self.schema = read_schema(SCHEMAS[self.graph.schema])
@@ -487,8 +522,16 @@ class Interpreter:
         key = scope.chain[-1][-1] if scope.chain else None
         index = key if isinstance(key, int) else None
         call = Call(scope.branch or None, leaf.name, index, scope.visits[leaf.name] + 1)
+        call.error = scope.error
         with self._at_node(leaf.name, scope):
-            returned = _function(leaf, self.world)(draft, call, results or [])
+            try:
+                returned = _function(leaf, self.world)(draft, call, results or [])
+            except Odd as error:
+                self._complete(leaf.name, scope)
+                scope.error = CaughtError("Odd", str(error), scope.place(leaf.name), 0, 0.0)
+                self._leaf(leaf.rescue, scope)
+                return
+        scope.error = None
         reducers = scope.schema.reducers
         kept = {key: value for key, value in scope.state.items() if key in reducers}
         self._update(
@@ -938,7 +981,9 @@ class Drawing:
         nested = ["parallel", "each", "inner", "parallel"] if depth > 0 and self.left > 0 else []
         match self.one(["leaf", *nested]):
             case "leaf":
-                return self.leaf(names)
+                return replace(
+                    self.leaf(names), goes=self.one([False, True]), caught=self.one([False, False, True])
+                )
             case "inner":
                 return self.inner(names, depth)
             case kind:

@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from limpet import (
+    END,
     BranchResult,
     DeadlinePassed,
+    Goto,
     MemoryStore,
     Retry,
     State,
@@ -211,6 +213,45 @@ def _flow() -> Case:
     return Case(flow, lambda _, answers: f"2 {answers.get('right', 'unanswered')} 1", _last)
 
 
+def _jump() -> Case:
+    """Nodes say where to go, one of them before an approval, and errors lead to others, in branches too."""
+
+    def plan(state: State) -> Goto[Any]:
+        return Goto("work" if state["n"] % 2 else "split", say("plan", effect("plan")))
+
+    def work(state: State) -> None:
+        raise ValueError("no number")
+
+    def repair(state: State, error: Any) -> Goto[Any]:
+        slept(SLEEP)
+        return Goto("split", say(f"repair {error.node} {error}"))
+
+    def each(state: State) -> Goto[Any]:
+        if state["item"] == 1:
+            raise KeyError(1)
+        return Goto("join", {"did": "each"})
+
+    def join(state: State, parallel_results: list[BranchResult]) -> dict[str, Any]:
+        return say(*(result["did"] for result in parallel_results))
+
+    graph = StateGraph({**_schema(), "item": int, "did": str}, name="jump")
+    graph.add_node("plan", run=plan, goto=["work", "split"]).add_node("split")
+    graph.add_node("work", run=work, retry=Retry(attempts=2, backoff=BACKOFF)).add_edge("work", END)
+    graph.add_node("repair", run=repair, goto=["split"]).add_error_edge("work", "repair", on=ValueError)
+    graph.add_map("split", "each", lambda state: range(3), "join")
+    graph.add_node("each", run=each, goto=["join"]).add_fanin_node("join", run=join)
+    graph.add_node("rescue", run=lambda state, error: {"did": error.type})
+    graph.add_error_edge("each", "rescue", on=LookupError)
+    graph.set_entry_point("plan").set_finish_point("join")
+    graph.compile(store=MemoryStore(), interrupt_after=["plan"])
+
+    def model(n: int, answers: Answers) -> list[str]:
+        repaired = ["repair work ValueError: no number"] * (n % 2)
+        return ["plan", "plan", *repaired, "each", "KeyError", "each"]
+
+    return Case(graph, model, _log)
+
+
 def _poison() -> Case:
     """It takes every worker down that takes it on."""
 
@@ -231,5 +272,6 @@ def _last(state: Any) -> Any:
 
 
 CASES = {
-    case.graph.name: case for case in (_line(), _fan(), _spread(), _inner(), _gate(), _flow(), _poison())
+    case.graph.name: case
+    for case in (_line(), _fan(), _spread(), _inner(), _gate(), _flow(), _jump(), _poison())
 }

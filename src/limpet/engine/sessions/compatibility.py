@@ -12,6 +12,7 @@ from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.engine.sessions.start import deadline_of
 from limpet.errors import AlreadyCompleted, DefinitionError, RunCancelled, UsageError
+from limpet.graphs.edges import END
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
 from limpet.journal.progress import Progress
@@ -137,6 +138,8 @@ def _missing(plan: Plan, progress: Progress, path: str) -> str:
         return ""
     if progress.node not in plan.nodes:
         return f"at node {path + progress.node!r}, which is no longer in the graph"
+    if progress.goto is not None and progress.goto not in (*plan.nodes, END):
+        return f"about to go to node {path + progress.goto!r}, which is no longer in the graph"
     section = progress.section
     if section is None:
         return ""
