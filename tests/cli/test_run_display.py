@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,18 @@ wide.add_node("fill", lambda state: {f"key{n}": n for n in range(500)})
 wide.set_entry_point("fill")
 wide.set_finish_point("fill")
 
+def talk(state, ctx):
+    for text in ("Kelp ", "is\\nan ", "alga."):
+        ctx.emit(text)
+    ctx.emit({"n": 1})
+    for done in (1, 2, 4):
+        ctx.progress(done, 4, "reading" if done < 4 else "")
+
+talking = StateGraph(name="talking")
+talking.add_node("talk", talk)
+talking.set_entry_point("talk")
+talking.set_finish_point("talk")
+
 loud = StateGraph(name="loud")
 loud.add_node("err", lambda state: fail_with("y" * 1_000_000))
 loud.set_entry_point("err")
@@ -103,6 +116,23 @@ def test_a_task_is_shown_once_with_its_outcome(shapes: Command) -> None:
     assert signs(done, "✗") == ["✗ optional: ValueError: broken in two lines"]
     assert signs(done, "↻") == ["↻ flaky: ValueError: not yet, try again (attempt 1, again in 0 s)"]
     assert [line.partition(":")[0] for line in signs(done, "–")] == ["– many", "– after"]
+
+
+def test_what_nodes_emit_is_shown_in_lines(shapes: Command) -> None:
+    """H12: texts of a call are joined, other values have lines of their own, and progress is shown now and then."""
+    lines = [
+        "· talk: Kelp is",
+        "· talk: an alga.",
+        '· talk: {"n": 1}',
+        "· talk: 1/4 (25%) reading",
+        "· talk: 4/4 (100%)",
+        "✓ talk",
+    ]
+    done = shapes("run", "shapes:talking", "--id", "t")
+    assert [line.strip() for line in done.err.splitlines() if line.startswith("  ")][: len(lines)] == lines
+    watched = shapes("runs", "watch", "t", "--json")
+    kinds = [json.loads(line)["type"] for line in watched.out.splitlines()]
+    assert kinds == ["start", *["output"] * 4, "progress", "step", "complete"]
 
 
 def test_layers_are_counted_from_1_wherever_people_see_them(shapes: Command) -> None:

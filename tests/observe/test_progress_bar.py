@@ -113,6 +113,32 @@ def test_without_a_terminal_each_important_event_is_one_plain_line() -> None:
     assert not ticking()
 
 
+def test_the_progress_of_a_node_is_a_bar_on_a_terminal_and_a_line_now_and_then_elsewhere() -> None:
+    """H12: and gone when the node is done."""
+    plain = io.StringIO()
+    for stream in (plain, Terminal()):
+        show = Show(stream)
+        show.emit("graph.start", entry="load")
+        show.emit("node.start", node="load", iteration=1, attempt=1)
+        for done in (1, 2, 10):
+            show.clock.now -= 0.8  # one after the other, in quick succession
+            show.emit("node.progress", node="load", done=done, total=10, message="pages")
+        if stream is not plain:
+            lines = show.observer._runs["r1"].lines(show.clock.now, show.observer._marks, "*")
+            assert lines[-1].endswith("[####################] 10/10 pages")
+        show.emit("node.progress", node="load", done=11, total=None, message="")
+        show.emit("node.complete", node="load", iteration=1, error=False, duration=0.5)
+        assert not show.observer._runs["r1"].progress
+        show.emit("graph.complete", exit_point="load", iterations=1)
+    assert plain.getvalue().splitlines() == [
+        "essay r1: load: [##..................] 1/10 pages",
+        "essay r1: load: [####################] 10/10 pages",
+        "essay r1: load: 11",
+        "essay r1: load done in 0.50s",
+        "essay r1: completed at load, 1 step",
+    ]
+
+
 def test_failure_and_cancellation_are_shown() -> None:
     """G11: how a run ended, and where."""
     stream = io.StringIO()

@@ -6,7 +6,8 @@ prints all of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from time import monotonic
 from typing import Any, NamedTuple
 
 from limpet.cli.output import Output, as_text, is_empty, one_line, shortened
@@ -23,11 +24,75 @@ MAX_SHOWN_TEXT = 200
 MAX_SHOWN_NAME = 24
 """How many characters of the name of a key or task are shown."""
 
+PROGRESS_INTERVAL = 1.0
+"""Seconds between two lines about the progress of a node, where a line isn't replaced."""
+
 MAX_SHOWN_LINES = 5
 """How many lines of a value are shown; one with more is put into one line, and cut."""
 
 HIDDEN_KEYS = ("tasks", "dag")
 """Of the state of a workflow: what its tasks are shown instead of."""
+
+
+class EmittedLines:
+    """Shows what nodes emit, line by line: texts of one call are joined, and anything else has a line of its own.
+
+    On a terminal, a line that isn't complete is shown as it grows, and progress in one line that is replaced.
+    Elsewhere progress is a line now and then.
+    """
+
+    def __init__(self, show: Callable[[str], None], output: Output) -> None:
+        self._show = show
+        self._output = output
+        self._place = ""
+        self._text = ""
+        self._call: object = None
+        self._shown_at: dict[str, float] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Show an item of output, or progress."""
+        if event["type"] == "progress":
+            self._add_progress(event)
+            return
+        data = event.get("data", event.get("problem"))
+        if not isinstance(data, str):
+            self.finish()
+            self._show(f"{place_of(event)}: {cut(as_text(data))}")
+            return
+        if event.get("call") != self._call:
+            self.finish()
+        self._call = event.get("call")
+        self._place = place_of(event)
+        *lines, self._text = (self._text + data).split("\n")
+        while len(self._text) > MAX_SHOWN_TEXT:
+            lines.append(self._text[:MAX_SHOWN_TEXT])
+            self._text = self._text[MAX_SHOWN_TEXT:]
+        if lines:
+            self._output.progress("")
+        for line in lines:
+            self._show(f"{self._place}: {line}")
+        self._output.progress(f"{self._place}: {self._text}")
+
+    def finish(self) -> None:
+        """Show the line that isn't complete, since something else comes."""
+        self._output.progress("")
+        if self._text:
+            self._show(f"{self._place}: {self._text}")
+        self._text = ""
+
+    def _add_progress(self, event: Mapping[str, Any]) -> None:
+        place = place_of(event)
+        text = f"{place}: {progress_text(event)}"
+        if self._output.live:
+            self.finish()
+            self._output.progress(shortened(one_line(text), MAX_SHOWN_TEXT))
+            return
+        now = monotonic()
+        is_done = event["total"] is not None and event["done"] >= event["total"]
+        if is_done or now - self._shown_at.get(place, float("-inf")) >= PROGRESS_INTERVAL:
+            self._shown_at[place] = now
+            self.finish()
+            self._show(text)
 
 
 class RunDisplay:
@@ -36,9 +101,14 @@ class RunDisplay:
     def __init__(self, output: Output) -> None:
         self._output = output
         self._failed: set[str] = set()
+        self._emitted = EmittedLines(lambda line: output.say(f"  · {line}", "dim"), output)
 
     def show(self, event: Mapping[str, Any]) -> None:
-        """Show an event of the run's stream: what is durable."""
+        """Show an event of the run's stream: what is durable, and what nodes emit."""
+        if event["type"] in ("output", "progress"):
+            self._emitted.add(event)
+            return
+        self._emitted.finish()
         place = place_of(event)
         match event["type"]:
             case "state":
@@ -65,6 +135,7 @@ class RunDisplay:
         """Show an event for observers: a call that failed and is made again, which isn't in the stream."""
         if event.type != NODE_RETRY:
             return
+        self._emitted.finish()
         data = event.data
         again = f"attempt {data['attempt']}, again in {data['delay']:.2g} s"
         self._output.say(f"  ↻ {place_of(data)}: {error_line(data.get('error'))} ({again})", "paused")
@@ -130,6 +201,14 @@ def _task_text(record: Any) -> str:
     if isinstance(error, dict):
         return one_line(f"{error.get('type')}: {error.get('message')}")
     return as_text(record.get("result"))
+
+
+def progress_text(event: Mapping[str, Any]) -> str:
+    """How far a node is, and what it does."""
+    text = f"{event['done']:g}"
+    if event["total"]:
+        text += f"/{event['total']:g} ({event['done'] / event['total']:.0%})"
+    return f"{text} {event['message']}".rstrip()
 
 
 def error_line(error: object) -> str:

@@ -11,7 +11,15 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from limpet.observe.events import CHECKPOINT_FAIL, CHECKPOINT_SAVE, NODE_RETRY, RUN_FAIL, Event
+from limpet.observe.events import (
+    CHECKPOINT_FAIL,
+    CHECKPOINT_SAVE,
+    NODE_OUTPUT,
+    NODE_PROGRESS,
+    NODE_RETRY,
+    RUN_FAIL,
+    Event,
+)
 
 if TYPE_CHECKING:
     import logging
@@ -78,9 +86,9 @@ def _log_values(type: str, values: ReadValues | None) -> None:
 class LogObserver:
     """Writes one line per event: `node.complete node=draft iteration=3 duration=0.012 run=7f3a source=essay`.
 
-    Writes to the logger `limpet.run` unless you pass one, at `level` (20 is INFO); a retry is at least a
-    warning, a failed run at least an error. Only names, counts and times are written, and the text of
-    errors and reasons, shortened: never a value of the state.
+    Writes to the logger `limpet.run` unless you pass one, at `level` (20 is INFO); a retry is at least a warning, a
+    failed run at least an error, and what nodes emit is at DEBUG, by place and count. Only names, counts and times
+    are written, and the text of errors and reasons, shortened: never a value of the state.
     """
 
     def __init__(self, logger: logging.Logger | None = None, level: int = 20) -> None:
@@ -94,6 +102,8 @@ class LogObserver:
     def on_event(self, event: Event) -> None:
         """Write the event's line, if the logger is enabled for its level."""
         level = max(self._level, _MIN_LEVELS.get(event.type, 0))
+        if event.type in (NODE_OUTPUT, NODE_PROGRESS):
+            level = DEBUG  # a model emits a hundred tokens a second
         if self._logger.isEnabledFor(level):
             self._logger.log(level, "%s", _line(event))
 

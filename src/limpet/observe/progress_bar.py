@@ -2,8 +2,8 @@
 
 On a terminal, one block is repainted in place: a headline per run, its last nodes with their durations, and the nodes
 that run now. The block of a run that ends stays above those of the runs in progress. A thread turns the spinner, and
-lives only while a node runs. Anywhere else (a file, a pipe, CI) each finished node, retry, pause and end is one plain
-line.
+lives only while a node runs. A node that reports its progress has a bar. Anywhere else (a file, a pipe, CI) each
+finished node, retry, pause and end is one plain line, and progress is one now and then.
 """
 
 from __future__ import annotations
@@ -102,6 +102,10 @@ class ProgressObserver:
 
 _REPAINT_INTERVAL = 0.1
 """Seconds between two paintings of the block."""
+_PROGRESS_INTERVAL = 1.0
+"""Seconds between two plain lines about the progress of a node."""
+_BAR_LENGTH = 20
+"""How many characters a progress bar has."""
 _LAST_NODES = 5
 """How many finished nodes of a run are shown."""
 _STARTS = (events.GRAPH_START, events.CHECKPOINT_RESUME)
@@ -140,6 +144,8 @@ class _Run:
     last_nodes: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_NODES))
     running: dict[tuple[str, Any], float] = field(default_factory=dict)
     waiting: dict[str, str] = field(default_factory=dict)
+    progress: dict[str, str] = field(default_factory=dict)
+    progress_shown: dict[str, float] = field(default_factory=dict)
 
     def follow(self, event: Event, now: float, marks: _Marks) -> str:
         """Update the progress; returns the plain line for the event, or empty if it has none."""
@@ -156,7 +162,10 @@ class _Run:
             case events.NODE_START:
                 self.waiting.pop(node, None)
                 self.running[task] = now
+            case events.NODE_PROGRESS:
+                return self._progressed(node, data, now)
             case events.NODE_COMPLETE:
+                self.progress.pop(node, None)
                 took = _seconds(data.get("duration", now - self.running.get(task, now)))
                 self.running.pop(task, None)
                 return self._completed(node, took, bool(data.get("error")), marks)
@@ -180,6 +189,21 @@ class _Run:
                     outcome = f"completed at {data['exit_point']}"
                 return f"{self._end(marks.done, outcome)}, {self._counts()}"
         return ""
+
+    def _progressed(self, node: str, data: Any, now: float) -> str:
+        """How far a node is: shown beside it, and as a plain line now and then."""
+        done = data["done"]
+        total = data["total"]
+        bar = f"{done:g}"
+        if total:
+            filled = round(min(done / total, 1.0) * _BAR_LENGTH)
+            bar = f"[{'#' * filled}{'.' * (_BAR_LENGTH - filled)}] {done:g}/{total:g}"
+        self.progress[node] = f"{bar} {data['message']}".rstrip()
+        is_done = bool(total) and done >= total
+        if not is_done and now - self.progress_shown.get(node, float("-inf")) < _PROGRESS_INTERVAL:
+            return ""
+        self.progress_shown[node] = now
+        return f"{node}: {self.progress[node]}"
 
     def _completed(self, node: str, took: str, error: bool, marks: _Marks) -> str:
         if error:
@@ -215,7 +239,10 @@ class _Run:
         lines = [headline]
         lines += [f"  {done}" for done in self.last_nodes]
         lines += [f"  {marks.retry} {node}  {why}" for node, why in self.waiting.items()]
-        lines += [f"  {spinner} {node}  {_seconds(now - since)}" for (node, _), since in self.running.items()]
+        for (node, _), since in self.running.items():
+            lines.append(
+                f"  {spinner} {node}  {_seconds(now - since)}  {self.progress.get(node, '')}".rstrip()
+            )
         return lines
 
 

@@ -12,9 +12,9 @@ from limpet import RunInfo, Runs
 from limpet.cli.commands.runs import ABANDONED, holder_of, node_of
 from limpet.cli.exit_codes import BY_STATUS
 from limpet.cli.next_commands import suggest_next
-from limpet.cli.output import Output, as_text
+from limpet.cli.output import Output
 from limpet.cli.project import complete_run_id, find_store
-from limpet.cli.run_display import cut, error_line, place_of
+from limpet.cli.run_display import EmittedLines, error_line, place_of
 from limpet.cli.values import utc_time
 from limpet.engine.following.cursor import EventCursor
 from limpet.errors import StoreUnavailable
@@ -63,6 +63,7 @@ class _WatchDisplay:
         self._output = output
         self._shown: tuple[Any, ...] = ()
         self._step = -1
+        self._emitted = EmittedLines(self._show_emitted, output)
 
     async def follow(self, after: str | None, args: Namespace) -> str:
         """Show events until the run stops, and return its status."""
@@ -121,6 +122,11 @@ class _WatchDisplay:
         if self._output.json:
             self._output.result(event)
             return
+        if event["type"] in ("output", "progress"):
+            self._step = event.get("step", self._step)
+            self._emitted.add(event)
+            return
+        self._emitted.finish()
         what = _described(event)
         if what is None:
             return
@@ -130,6 +136,9 @@ class _WatchDisplay:
             text += f": {what}"
         status = END_STATUS.get(event["type"], RUNNING)
         self._output.event(time.strftime("%H:%M:%S", time.localtime(event["at"])), status, text)
+
+    def _show_emitted(self, line: str) -> None:
+        self._output.event(time.strftime("%H:%M:%S"), RUNNING, f"step {self._step}: {line}")
 
 
 def _described(event: Event) -> str | None:
@@ -182,8 +191,6 @@ def _described(event: Event) -> str | None:
             return f"{event.get('branch') or event.get('task')}: {error}"
         case "fail" | "rollback":
             return error
-        case "output":
-            return f"{event.get('node')}: {cut(as_text(event.get('data', event.get('problem'))))}"
         case "skipped":
             return f"{event['records']} records are left out: {event.get('problem') or 'they are no longer stored'}"
         case _:
