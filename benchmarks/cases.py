@@ -23,6 +23,7 @@ from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 from postgres import postgres_loop, postgres_runs
 from processes import processes
+from streaming import streaming
 from workflow_cost import workflow_cost
 
 from limpet import StateGraph, append, open_store
@@ -346,6 +347,7 @@ CASES = (
     loop,
     durable_loop,
     history,
+    streaming,
     big_state,
     many_runs,
     parallel,

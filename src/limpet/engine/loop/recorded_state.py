@@ -152,9 +152,8 @@ class RecordedUpdate(RecordedDict):
 
     __slots__ = ("_secrets",)
 
-    def __init__(self, records: Mapping[str, Any], secrets: frozenset[str]) -> None:
-        super().__init__(records)
-        self._secrets = secrets
+    _secrets: frozenset[str]
+    __init__ = dict.__init__  # as of a `RecordedState`
 
     def __repr__(self) -> str:
         return repr(masked(dict(self), self._secrets))
@@ -177,7 +176,7 @@ class StateRecorder:
     begins with the records of the loop around it, for the values that it shares with that.
     """
 
-    __slots__ = ("records", "removed", "update")
+    __slots__ = ("_schema", "_secrets", "records", "removed", "update")
 
     def __init__(
         self, state: State, around: StateRecorder | None = None, shared: State | None = None
@@ -185,6 +184,8 @@ class StateRecorder:
         self.records: dict[str, Any] = {}
         self.update: dict[str, Any] = {}
         self.removed: list[str] = []
+        self._schema = getattr(state, "_schema", None)
+        self._secrets: frozenset[str] = getattr(state, "_secrets", frozenset())
         for key, value in dict.items(state):
             if around is not None and shared is not None and dict.get(shared, key, ABSENT) is value:
                 self.records[key] = around.records[key]
@@ -205,8 +206,11 @@ class StateRecorder:
         records = self.records
         changed: dict[str, Any] = {}
         for key, value in delta.sets.items():
-            data = encoded.get(key)
-            changed[key] = records[key] = _recorded(value) if data is None else Encoded(data)
+            record = value
+            if type(value) not in IMMUTABLE_TYPES:
+                data = encoded.get(key)
+                record = _recorded(value) if data is None else Encoded(data)
+            changed[key] = records[key] = record
         for key, pairs in delta.replaces.items():
             changed[key] = _recorded([item for _, item in pairs] + delta.appends.get(key, []))
             self._grow(key, Replaced(pairs))
@@ -242,21 +246,21 @@ class StateRecorder:
         state.checkpoint_node = live.checkpoint_node
         state._at = live._at
         state._emit = None
-        # `getattr` with a default is several times faster than `hasattr` for what is unset.
+        # With a default, which is several times faster than `hasattr` if it is unset.
         saved = getattr(live, "_saved", None)
         if saved is not None:
             state._saved = saved
-        schema = getattr(live, "_schema", None)
-        if schema is not None:
-            state._schema = schema
-        secrets = getattr(live, "_secrets", None)
-        if secrets is not None:
-            state._secrets = secrets
+        if self._schema is not None:
+            state._schema = self._schema
+        if self._secrets:
+            state._secrets = self._secrets
         return state
 
-    def newest_update(self, secrets: frozenset[str]) -> RecordedUpdate:
+    def newest_update(self) -> RecordedUpdate:
         """What the newest step changed."""
-        return RecordedUpdate(self.update, secrets)
+        update: RecordedUpdate = RecordedUpdate(self.update)
+        update._secrets = self._secrets
+        return update
 
 
 def _recorded(value: Any) -> Any:

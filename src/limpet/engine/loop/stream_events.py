@@ -63,7 +63,7 @@ class StreamEvents:
             "type": "state",
             "node": reporter.progress.made_by,
             "state": recorder.state_of(reporter.state),
-            "update": recorder.newest_update(reporter.context.reporting.masker.names),
+            "update": recorder.newest_update(),
         }
         if recorder.removed:
             event["removed"] = list(recorder.removed)
