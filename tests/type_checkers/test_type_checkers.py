@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
 from collections import defaultdict
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,26 @@ def test_typed_code_passes_and_each_mistake_is_found(checker: str) -> None:
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
     assert len(wrong) == 10
     assert lines_with_errors(checker) == {MISTAKES: wrong}
+
+
+def test_the_typed_code_runs() -> None:
+    """H14: what the type checkers were told is true."""
+    spec = spec_from_file_location("states", EXAMPLES / "states.py")
+    assert spec is not None
+    assert spec.loader is not None
+    states = module_from_spec(spec)
+    sys.modules["states"] = states  # where postponed annotations are looked up
+    try:
+        spec.loader.exec_module(states)
+        assert (states.typed_dict(), states.data_class()) == (4, 4)
+        assert asyncio.run(states.model()) == states.Order(item="nets", count=4)
+        assert states.untyped() == {"topic": "kelp"}
+        assert states.final_state().model == states.Review("kelp", 4, ["graded"])
+    finally:
+        del sys.modules["states"]
+    spec = spec_from_file_location("workflows", EXAMPLES / "workflows.py")
+    assert spec is not None
+    assert spec.loader is not None
+    workflows = module_from_spec(spec)
+    spec.loader.exec_module(workflows)
+    assert workflows.run().results["report"] == "2 words, the longest is grows"

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVa
 
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from limpet import END, ExecutionError, InvalidValue, State, StateGraph, append, merge, pause, secret
 from limpet.graphs.typed_state.type_check import why_unfit
@@ -218,6 +219,46 @@ def test_a_model_may_forbid_other_keys_or_be_frozen() -> None:
     assert single(raised, schema=Frozen).execute({"low": "4"}).model == Frozen(low=5)
     with pytest.raises(ExecutionError, match="'topic' can't be deleted"):
         single(lambda state: state.pop("topic") and None, schema=Model).execute({"topic": "kelp"})
+
+
+@dataclass
+class Square:
+    side: int
+    area: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.area = self.side**2
+
+
+@dataclass
+class Counted:
+    topic: str
+    count: int = field(init=False, default=0)
+
+
+@pydantic_dataclass
+class Converted:
+    number: int = 1
+
+
+def test_a_field_that_isnt_an_argument_is_computed_or_kept() -> None:
+    """H14: by `__post_init__`, if the class has one; else it is a value like any other."""
+
+    def grow(square: Square) -> Square:
+        assert square.area == square.side**2
+        return replace(square, side=square.side + 1)
+
+    def count(state: Counted) -> None:
+        state.count += 1
+
+    for store in STORES:
+        squares = chain(grow, lambda state: {"side": state["area"] + 1}, grow, schema=Square)
+        assert squares.compile(store=store).execute({"side": 1}) == {"side": 6, "area": 36}
+        assert chain(count, count, schema=Counted, names=["a", "b"]).execute({"topic": "x"})["count"] == 2
+        converted = single(lambda state: {"number": "5"}, schema=Converted).compile(store=store)
+        assert converted.execute({"number": "4"}) == {"number": 5}
+        with pytest.raises(InvalidValue, match="the input doesn't fit Converted: number"):
+            converted.execute({"number": "x"})
 
 
 class Renamed(BaseModel):

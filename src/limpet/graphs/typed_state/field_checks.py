@@ -30,7 +30,8 @@ class FieldChecks:
         self._adapters: dict[str, Any] = {}
         """What validates new items or entries of a key, for a model."""
         self._forbids_others = self._is_model and cls.model_config.get("extra") == "forbid"
-        self.sees_whole = hasattr(cls, "__post_init__")
+        self._checks_itself = hasattr(cls, "__pydantic_validator__")
+        self.sees_whole = self._checks_itself or hasattr(cls, "__post_init__")
         """Whether the class checks more than one field at once."""
         if self._is_model:
             # A field of a frozen model can't be assigned, so it can't be checked by itself either.
@@ -74,7 +75,7 @@ class FieldChecks:
                 if key not in known:
                     reason = f"{key!r} isn't one of its fields{did_you_mean(key, self._keys)}"
                     raise InvalidValue(what, self._name, key, reason)
-        if not self._is_model:
+        if not self._checks_itself:
             for key, value in known.items():
                 self._check_type(what, key, value)
         try:
@@ -87,6 +88,8 @@ class FieldChecks:
 
     def _converted(self, known: dict[str, Any], state: Mapping[str, Any], complete: bool) -> dict[str, Any]:
         """The values as the class makes them of what was given."""
+        if not (self._is_model or self.sees_whole):
+            return known
         whole = {name: state[name] for name in self.state_class.names if name in state} | known
         if self._is_model and complete:
             return self.state_class.values(self.state_class.validated(whole))
@@ -94,9 +97,8 @@ class FieldChecks:
             if not self._is_model and not self.state_class.needed <= whole.keys():
                 return known  # what is missing may come later; an instance is made of it only then
             made = self.state_class.values(self.state_class.validated(whole))
-            return {name: value for name, value in made.items() if complete or name in known}
-        if not self._is_model:
-            return known
+            wanted = self.state_class.derived.union(known)
+            return {name: value for name, value in made.items() if complete or name in wanted}
         cls = self.state_class.cls
         instance = cls.model_construct(**whole)
         for key, value in known.items():

@@ -14,13 +14,15 @@ from limpet.graphs.typed_state.annotations import has_instances, is_model
 class StateClass(NamedTuple):
     """A dataclass or pydantic model whose instances hold the values of a state.
 
-    `names` are its fields, `needed` those without a default, `set_later` those that its constructor doesn't take.
+    `names` are its fields and `needed` those without a default. Its constructor doesn't take `set_later`, which have
+    the values of the state, nor `derived`, which its `__post_init__` computes.
     """
 
     cls: Any
     names: tuple[str, ...]
     needed: frozenset[str]
     set_later: frozenset[str] = frozenset()
+    derived: frozenset[str] = frozenset()
 
     def make(self, state: Mapping[str, Any]) -> Any:
         """An instance with the values of this state. A model isn't validated: its values were, where they entered.
@@ -33,7 +35,8 @@ class StateClass(NamedTuple):
             raise self.incomplete(missing)
         if is_model(self.cls):
             return self.cls.model_construct(_fields_set=set(values), **values)
-        made = self.cls(**{name: value for name, value in values.items() if name not in self.set_later})
+        later = self.set_later | self.derived
+        made = self.cls(**{name: value for name, value in values.items() if name not in later})
         for name in self.set_later:
             if name in values:
                 object.__setattr__(made, name, values[name])
@@ -78,6 +81,8 @@ def state_class(cls: Any) -> StateClass:
             set_later.add(field.name)
         elif field.default is MISSING and field.default_factory is MISSING:
             needed_names.add(field.name)
+    if hasattr(cls, "__post_init__"):
+        return StateClass(cls, tuple(names), frozenset(needed_names), derived=frozenset(set_later))
     return StateClass(cls, tuple(names), frozenset(needed_names), frozenset(set_later))
 
 
