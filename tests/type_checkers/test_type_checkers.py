@@ -84,7 +84,7 @@ def test_typed_code_passes_and_each_mistake_is_found(checker: str) -> None:
 
 
 def test_the_typed_code_runs() -> None:
-    """H14: what the type checkers were told is true."""
+    """H14: and has the types that the checkers found."""
     spec = spec_from_file_location("states", EXAMPLES / "states.py")
     assert spec is not None
     assert spec.loader is not None
