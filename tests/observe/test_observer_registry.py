@@ -185,6 +185,18 @@ def test_an_event_can_not_be_changed() -> None:
         event.type = "node.start"  # type: ignore[misc]  # that is the mistake
 
 
+def test_what_nodes_emit_is_logged_at_debug_without_its_value(caplog: pytest.LogCaptureFixture) -> None:
+    """H12, G11: a model emits a hundred tokens a second."""
+    observer = LogObserver()
+    with caplog.at_level("DEBUG", "limpet.run"):
+        observer.on_event(
+            Event("node.output", 1.0, "chat", {"node": "answer", "attempt": 1, "data": "sesame"})
+        )
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("DEBUG", "node.output node=answer attempt=1 source=chat")
+    ]
+
+
 def test_the_promised_event_types_exist() -> None:
     """G11: the types of the promise, and those of Limpet's own."""
     promised = (
@@ -193,7 +205,7 @@ def test_the_promised_event_types_exist() -> None:
     )
     own = (
         "node.retry checkpoint.fail layer.start layer.complete branch.start branch.complete "
-        "node.sleep node.output node.progress run.pause run.sleep run.fail run.cancel"
+        "node.sleep node.output node.progress run.pause run.sleep run.wait run.fail run.cancel"
     )
     assert sorted(EVENT_TYPES) == sorted([*promised.split(), *own.split()])
 
