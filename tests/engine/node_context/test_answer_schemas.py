@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+import limpet as limpet_package
 from limpet import AnswerRefused, NodeContext, RunPaused, StateGraph, pause
 from support.graphs import Crash, crash_once, single
 
@@ -164,7 +166,11 @@ def test_an_answer_in_json_from_the_command_line_is_an_instance_in_the_node(tmp_
 
     def limpet(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "limpet", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        # The code that is tested here, whichever is installed.
+        environment = {**os.environ, "PYTHONPATH": str(Path(limpet_package.__file__).parents[1])}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
+        )
 
     limpet("run", "review.py:graph", "--store", "runs.db", "--id", "r")
     answer = ("answer", "r", "--store", "runs.db", "--graph", "review.py:graph")
