@@ -529,6 +529,27 @@ def test_a_node_that_does_not_emit_runs_in_the_thread_of_the_caller() -> None:
     assert threads == [threading.current_thread().name]
 
 
+class Shy:
+    """An object that raises whenever it is looked at, as proxies outside of their context do."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("not now")
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None:
+        raise RuntimeError("not now")
+
+
+SHY = Shy()
+
+
+def test_a_node_that_uses_an_object_which_cannot_be_looked_at_is_streamed() -> None:
+    """H12: what Limpet can't see by the code, it learns."""
+    events = list(single(lambda state: {"same": SHY is SHY}).stream({}))
+    assert events[-1]["state"] == {"same": True}
+
+
 def test_observers_see_what_nodes_emit() -> None:
     """H12, G11."""
     seen: list[Any] = []

@@ -37,13 +37,20 @@ class EmittingNodes:
         known = self._known.get(id(task.plan_node))
         if known is None:
             function = task.plan_node.function
-            emits = function is not None and (function.is_async or mentions_emit(function.call))
+            emits = function is not None and (function.is_async or _seems_to_emit(function.call))
             known = self._known[id(task.plan_node)] = (task.plan_node, emits)
         return known[1]
 
     def add(self, task: NodeContext) -> None:
         """A node has emitted."""
         self._known[id(task.plan_node)] = (task.plan_node, True)
+
+
+def _seems_to_emit(call: Any) -> bool:
+    try:
+        return mentions_emit(call)
+    except Exception:  # an object of the user's, such as a proxy, may not like to be looked at
+        return False
 
 
 def mentions_emit(call: Any) -> bool:
