@@ -19,7 +19,7 @@ from support.command_line import Command
     ("typed", "offered"),
     [
         (["ru"], ["run", "runs"]),
-        (["runs", "s"], ["show", "state"]),
+        (["runs", "s"], ["show", "state", "send"]),
         (["store", "prune", "--d"], ["--dry-run"]),
         (["resume", "r", "--s"], ["--store", "--set"]),
         (["completion", ""], ["bash", "zsh", "fish", "run-ids"]),

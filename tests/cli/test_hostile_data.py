@@ -71,6 +71,7 @@ COMMANDS: dict[str, list[list[str]]] = {
     ],
     "runs diff": [["runs", "diff", "asks", "0", "1"]],
     "runs watch": [["runs", "watch", "asks"], ["runs", "watch", "fails"]],
+    "runs send": [["runs", "send", "asks", f"name{EVIL}", EVIL], ["runs", "send", "asks", "note", EVIL]],
     "runs fork": [["runs", "fork", "asks", "--step", "1"], ["runs", "fork", f"odd{EVIL}"]],
     "runs rollback": [["runs", "rollback", "asks", "1"]],
     "runs retry": [["runs", "retry", "--all", "--dry-run"], ["runs", "retry", f"odd{EVIL}", f"none{EVIL}"]],

@@ -22,6 +22,7 @@ from limpet import (
     append,
     once,
     pause,
+    receive,
     sleep,
 )
 from limpet.engine.node_context.call_scope import CURRENT
@@ -38,7 +39,14 @@ NAP = 3.0
 """Seconds that a worker waits for."""
 
 Answers = Mapping[str, Any]
-"""What was answered in time, by the node that asked; a node that isn't there had no answer."""
+"""What was answered in time, by the node that asked; a node that isn't there had no answer.
+
+Of messages, it has those of each name in the order in which they were sent, under the name; and what a node that
+waited until a deadline got, under the node.
+"""
+
+NOTHING = "nothing"
+"""What stands for a message that didn't come in time."""
 
 
 class Lost(BaseException):
@@ -81,6 +89,17 @@ def slept(seconds: float) -> None:
     Stage.world.lies_down(CURRENT.get(), seconds)
     sleep(seconds)
     Stage.world.gets_up(CURRENT.get())
+
+
+def got(name: str, deadline: float | None = None) -> Any:
+    """Receive a message, and have the world check which."""
+    Stage.world.asks(CURRENT.get(), deadline)
+    if deadline is None:
+        value = receive(name)
+    else:
+        value = receive(name, deadline=deadline, default=NOTHING)
+    Stage.world.got(CURRENT.get(), name, value)
+    return value
 
 
 def effect(name: str) -> str:
@@ -252,6 +271,55 @@ def _jump() -> Case:
     return Case(graph, model, _log)
 
 
+def _chat() -> Case:
+    """A conversation: each turn waits for a message, and has an effect."""
+
+    def turn(state: State) -> dict[str, Any]:
+        said = got("user")
+        return {"n": state["n"] + 1, **say(said, effect(f"reply to {said}"))}
+
+    graph = StateGraph(_schema(), name="chat").add_node("turn", run=turn)
+    graph.add_node("end", run=lambda state: say("end"))
+    graph.add_edge("turn", "turn", lambda state: state["n"] < 3).add_edge("turn", "end")
+    graph.set_entry_point("turn").set_finish_point("end")
+
+    def model(n: int, answers: Answers) -> list[str]:
+        said = answers["user"][: max(1, 3 - n)]
+        return [*(word for each in said for word in (each, f"reply to {each}")), "end"]
+
+    return Case(graph, model, _log)
+
+
+def _mail() -> Case:
+    """Branches that receive the same: two messages in one node, one after a sleep; and one that waits for a while."""
+
+    def two(state: State) -> dict[str, Any]:
+        return say(got("a"), got("a"))
+
+    def one(state: State) -> dict[str, Any]:
+        slept(SLEEP)
+        return say(got("a"))
+
+    def late(state: State) -> dict[str, Any]:
+        return say(got("b", DEADLINE))
+
+    def join(state: State, parallel_results: Sequence[BranchResult]) -> dict[str, Any]:
+        *shared, last = (each["log"][len(state["log"]) :] for each in parallel_results)
+        return say(*sorted(word for words in shared for word in words), *last)
+
+    inner = StateGraph(_schema(), name="in").add_node("two", run=two)
+    inner.set_entry_point("two").set_finish_point("two")
+    graph = StateGraph(_schema(), name="mail").add_node("src", run=lambda state: say("src"))
+    for node, function in (("deep", inner), ("one", one), ("late", late)):
+        graph.add_node(node, run=function).add_parallel_edge("src", node, "join")
+    graph.add_fanin_node("join", run=join).set_entry_point("src").set_finish_point("join")
+
+    def model(n: int, answers: Answers) -> list[str]:
+        return ["src", *sorted(answers["a"][:3]), answers["late/late"]]
+
+    return Case(graph, model, _log)
+
+
 def _poison() -> Case:
     """It takes every worker down that takes it on."""
 
@@ -271,7 +339,21 @@ def _last(state: Any) -> Any:
     return state["tasks"]["last"]["result"]
 
 
+RECEIVES = {"chat": ("user",), "mail": ("a", "a", "b")}
+"""The names of the messages that runs of a graph receive; of those that it receives most, more than once."""
+
 CASES = {
     case.graph.name: case
     for case in (_line(), _fan(), _spread(), _inner(), _gate(), _flow(), _jump(), _poison())
+    for case in (
+        _line(),
+        _fan(),
+        _spread(),
+        _inner(),
+        _gate(),
+        _flow(),
+        _chat(),
+        _mail(),
+        _poison(),
+    )
 }

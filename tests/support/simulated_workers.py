@@ -18,7 +18,9 @@ from limpet.engine.loop.driver_commands import (
     Sleeping,
     Verdict,
     Wait,
+    Waiting,
 )
+from limpet.engine.loop.run_context import WAITING
 from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
@@ -106,10 +108,12 @@ class Drive:
 
     def _check_due(self, verdict: Verdict) -> None:
         """A run that was released, or waits for an answer, needs a holder only when there is something to do."""
-        if verdict.error is None and verdict.status in (RUNNING, PAUSED) and self.is_current:
+        if verdict.error is None and verdict.status in (RUNNING, WAITING, PAUSED) and self.is_current:
             due = self.session.progress.due()
-            wanted = due if verdict.status == PAUSED else due or 0.0
-            idle = self.clean and not self.did and verdict.status == RUNNING and not self.session.stop.asked
+            wanted = due
+            if verdict.status == RUNNING and not self.session.progress.all_waits():
+                wanted = due or 0.0
+            idle = self.clean and not self.did and verdict.status != PAUSED and not self.session.stop.asked
             self.sim.check(not idle, f"{self.head.run_id} was resumed for nothing")
             self.record.clean = True
             found = MemoryStore.head(self.sim.store, self.head.run_id).due
@@ -140,7 +144,7 @@ class Drive:
             )
             self.sim.check(known, f"{key} failed: {outcome.error!r}")
             self.waits[key] = self.sim.clock.now + BACKOFF
-        elif not isinstance(outcome, (Asked, Cancelled)):
+        elif not isinstance(outcome, (Asked, Waiting, Cancelled)):
             self.finished.append((task, self.sim.clock.now))
         return outcome
 

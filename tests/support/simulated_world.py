@@ -13,11 +13,12 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
+from limpet.journal.inbox import Posted, is_cancel, read_post
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, Commit, Lease, NewRun, Post, RunHead, Tail
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.store_calls import ManualClock
-from support.simulated_graphs import CASES, DELAY, NAP
+from support.simulated_graphs import CASES, DELAY, NAP, NOTHING
 
 if TYPE_CHECKING:
     from support.simulated_workers import Drive, Worker
@@ -52,6 +53,10 @@ class Record:
         self.began: dict[str, float] = {}
         """When a task first lay down, or first asked, by its key."""
         self.answers: dict[str, Any] = {}
+        self.sent_at: dict[str, float] = {}
+        """When a message was accepted, by its value, which no other has."""
+        self.received_by: dict[str, str] = {}
+        """The task that has received a message, by its value."""
         self.crashes = self.crashes_at_claim = 0
         """How many holders were replaced since the last record was accepted; and when it was last claimed."""
         self.crashes_alone = self.crashes_alone_at_claim = 0
@@ -118,7 +123,11 @@ class Store(MemoryStore):
 
     def post(self, run_id: str, key: str, body: bytes) -> bool:
         self.sim.reach()
-        return super().post(run_id, key, body)
+        is_new = super().post(run_id, key, body)
+        if is_new and not is_cancel(key):
+            self.sim.posted(run_id, read_post(run_id, super().inbox(run_id)[-1]))
+        self.sim.lose_answer()
+        return is_new
 
     def waiting_posts(self, run_id: str) -> int:
         """How many posts no commit has taken in."""
@@ -205,7 +214,7 @@ class World:
         self.clock.set_by(seconds)
         if seconds < 0:
             for record in self.runs.values():
-                for times in (record.not_before, record.done_at, record.began):
+                for times in (record.not_before, record.done_at, record.began, record.sent_at):
                     times.update({key: time + seconds for key, time in times.items()})
 
     def note(self, *words: Any) -> None:
@@ -354,6 +363,31 @@ class World:
         else:
             until = record.began[f"ask {task.idempotency_key}"]
             self.check(until <= self.clock.now, f"{place} continues without an answer before its deadline")
+
+    def posted(self, run_id: str, post: Posted) -> None:
+        """The store took a message to a run."""
+        record = self.runs[run_id]
+        value = post.data["value"]
+        self.check(value not in record.sent_at, f"{value} was accepted twice")
+        record.answers.setdefault(post.data["name"], []).append(value)
+        record.sent_at[value] = self.clock.now
+
+    def got(self, task: NodeContext | None, name: str, value: Any) -> None:
+        """A node receives a message, or continues without one."""
+        assert task is not None
+        record = self.runs[task.run_id]
+        if value == NOTHING:
+            until = record.began[f"ask {task.idempotency_key}"]
+            self.check(until <= self.clock.now, f"{task.idempotency_key} waits too short")
+            came = [each for each in record.answers.get(name, ()) if record.sent_at[each] < until - LEASE]
+            self.check(not came, f"{task.idempotency_key} doesn't get {came}")
+        else:
+            self.check(value in record.answers[name], f"{value!r} was never sent")
+            by = record.received_by.setdefault(value, task.idempotency_key)
+            self.check(by == task.idempotency_key, f"{value} is received by {by} and {task.idempotency_key}")
+        if name == "b":
+            place = task.scope.place(task.node)
+            self.check(record.answers.setdefault(place, value) == value, f"{place} gets {value} this time")
 
     def effect(self, task: NodeContext | None, name: str) -> str:
         """Something happens outside, that is to be kept."""

@@ -17,6 +17,8 @@ What has to hold is checked as it happens, from what the store was seen to accep
 - a run is quarantined when its holders crashed so often in a row while it was alone, and neither before nor after
 - a run fails at its deadline and not before, nothing of it begins in a session that was opened later; with a new
   deadline it ends as if it had none
+- a message is received by one task, in the order of sending, and by the same one each time; none is lost; a task
+  continues without one only after its deadline, and only if none was accepted in time
 - nothing of a cancelled run begins in a session that was opened later, and it ends
 - the most urgent of the ready runs are resumed first, and never too many at once
 - every run ends as one that was never interrupted would have, given the answers that were accepted
@@ -33,17 +35,26 @@ from typing import Any
 from limpet.engine.leases import lease_client as client
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.node_context.questions import ResumeInput
-from limpet.engine.operations import cancel
+from limpet.engine.operations import cancel, send
 from limpet.engine.operations.run_info import run_info
+from limpet.engine.sessions import failed_saves, node_saves, session, trials
 from limpet.engine.sessions import resume as entry
-from limpet.engine.sessions import session, trials
 from limpet.engine.sessions import start as creation
 from limpet.engine.supervisor import orphans, run_resumer, watch_loop
-from limpet.errors import AnswerRefused, Conflict, RunExists, RunNotFound, StoreUnavailable, UsageError
+from limpet.errors import (
+    AlreadyCompleted,
+    AnswerRefused,
+    Conflict,
+    RunExists,
+    RunNotFound,
+    StoreUnavailable,
+    UsageError,
+)
+from limpet.journal.inbox import is_cancel
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
 from limpet.stores.memory import MemoryStore
-from support.simulated_graphs import CASES, DELAY, NAP, SLEEP, Lost, Stage
+from support.simulated_graphs import CASES, DELAY, NAP, RECEIVES, SLEEP, Lost, Stage
 from support.simulated_workers import Worker
 from support.simulated_world import APPROVALS, LEASE, Never, Record, World
 
@@ -58,7 +69,7 @@ class Simulation(World):
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.faults = True
-        self.depth = self.numbers = 0
+        self.depth = self.numbers = self.messages = 0
         self.workers = [self.hire() for _ in range(self.dice.choice((1, 2, 2, 3)))]
 
     def run(self, length: int) -> None:
@@ -245,8 +256,32 @@ class Simulation(World):
         with suppress(StoreUnavailable, UsageError, RunNotFound, Conflict):
             cancel.cancel(self.outside_link(), run_id)
         head = MemoryStore.head(self.store, run_id)
-        if head.posted > head.taken or head.status == CANCELLED:
+        asked = any(is_cancel(post.key) for post in MemoryStore.inbox(self.store, run_id))
+        if asked or head.status == CANCELLED:
             self.runs[run_id].cancelled = len(self.trace)
+
+    def send(self) -> None:
+        """A person sends a message to a run, and repeats that until the store answers."""
+        waiting = [head for head in self.heads() if head.graph in RECEIVES and head.status not in ENDED]
+        if waiting:
+            head = self.dice.choice(waiting)
+            self.send_to(head, self.dice.choice(RECEIVES[head.graph]))
+
+    def send_to(self, head: RunHead, name: str) -> None:
+        """A person sends one message; the key makes it one, however often it is sent."""
+        self.go_outside()
+        self.messages += 1
+        value = f"{name}-{self.messages}"
+        self.note("send", head.run_id, value)
+        while True:
+            try:
+                send.send(self.outside_link(), head.run_id, name, value, value)
+                return
+            except StoreUnavailable:
+                self.outage = max(0, self.outage - 1)
+            except (UsageError, AlreadyCompleted) as ended:
+                self.note("not taken:", ended)
+                return
 
     def idle(self, seconds: float) -> None:
         """A worker waits for the store. Meanwhile, other things happen."""
@@ -295,6 +330,10 @@ class Simulation(World):
     def help(self, head: RunHead, turn: int) -> None:
         """A quarantined run is resumed again, and open questions are answered."""
         waits = head.due is None or head.due == self.runs[head.run_id].deadline
+        info = run_info(head)
+        if head.status in (RUNNING, PAUSED) and info.waits and head.posted == head.taken:
+            for wait in info.waits:
+                self.send_to(head, wait.name)
         if head.status == PAUSED and (waits or (turn < 3 and self.dice.random() < 0.3)):
             self.answer_to(head)
         elif head.status == FAILED and not CASES[head.graph].poison:
@@ -347,7 +386,7 @@ ENOUGH_TIME = 1e6
 """Seconds in which any run ends."""
 LENGTH = 40
 """How many things happen in a schedule before the faults stop."""
-GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "poison")
+GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "chat", "mail", "poison")
 EVENTS = {
     "crash": 3,
     "freeze": 3,
@@ -360,6 +399,7 @@ EVENTS = {
     "mumble": 3,
     "start_run": 1,
     "answer": 5,
+    "send": 5,
     "cancel": 2,
 }
 """What may happen besides the work of workers, and how often."""
@@ -406,9 +446,11 @@ def simulated() -> Iterator[None]:
         (creation, "this_process", lambda: world().who),
         (creation, "time", lambda: world().now_here()),
         (entry, "time", lambda: world().now_here()),
+        (node_saves, "time", lambda: world().now_here()),
+        (failed_saves, "time", lambda: world().now_here()),
         (session, "time", lambda: world().now_here()),
         (trials, "time", lambda: world().now_here()),
-        (session, "sleep", lambda seconds: world().idle(seconds)),
+        (failed_saves, "sleep", lambda seconds: world().idle(seconds)),
         (session, "_random", lambda: world().dice.random()),
     ]
     before = [getattr(module, name) for module, name, _ in patches]

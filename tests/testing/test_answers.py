@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from limpet import ExecutionError, MemoryStore, Question, StateGraph, Workflow, pause
-from limpet.testing import UNANSWERED, Unscripted, arun_to_end, in_turn, run_to_end
+from limpet import ExecutionError, MemoryStore, Question, State, StateGraph, Workflow, pause, receive
+from limpet.testing import UNANSWERED, FakeClock, Unscripted, arun_to_end, in_turn, run_to_end
 
 
 def reviewing(**settings: Any) -> StateGraph:
@@ -99,3 +99,24 @@ def test_what_a_run_raises_is_raised() -> None:
     with pytest.raises(ExecutionError):
         run_to_end(graph, {}, run_id="mine")
     assert [info.run_id for info in graph.runs()] == ["mine"]
+
+
+def chatting() -> StateGraph:
+    """Receives "user" until that is "bye", and a hint that may not come."""
+
+    def turn(state: State) -> dict[str, Any]:
+        return {"log": [*state.get("log", []), receive("user"), receive("hint", deadline=60, default=None)]}
+
+    graph = StateGraph(name="chatting").add_node("turn", run=turn).set_entry_point("turn").add_node("end")
+    graph.add_edge("turn", "turn", lambda state: state["log"][-2] != "bye").add_edge("turn", "end")
+    return graph.set_finish_point("end").compile(store=MemoryStore(clock=FakeClock()))
+
+
+def test_messages_are_sent_when_a_node_waits_for_them() -> None:
+    """H16: in order, each once; where none is left, the deadline passes."""
+    state = run_to_end(chatting(), messages={"user": ["hi", "bye"], "hint": ["wave"]})
+    assert state["log"] == ["hi", "wave", "bye", None]
+    with pytest.raises(Unscripted, match="more messages"):
+        run_to_end(chatting(), messages={"user": ["hi"]})
+    with pytest.raises(Unscripted, match="never waited"):
+        run_to_end(chatting(), messages={"user": ["bye", "too many"]})

@@ -137,7 +137,7 @@ class Script:
         if not any(sent):
             deadlines = [wait.deadline for wait in waiting if wait.deadline is not None]
             unsent = f"no message {waiting[0].name!r} is scripted any more"
-            skip_to(graph, min(deadlines, default=None), unsent)
+            _skip_to(graph, deadlines, unsent, "a receive() with a deadline, or more messages")
 
     def _send_next(self, graph: GraphMethods[Any], run_id: str, name: str) -> bool:
         values = self.messages.get(name, ())
@@ -241,15 +241,15 @@ def resume_arguments(graph: GraphMethods[Any], script: Script, paused: RunPaused
         return {"answers": answers}
     deadlines = [question.deadline for question in paused.questions if question.deadline is not None]
     unanswered = f"{paused.questions[0].prompt!r} is to stay unanswered"
-    skip_to(graph, min(deadlines, default=None), unanswered)
+    _skip_to(graph, deadlines, unanswered, "a question with a deadline")
     return {"value": NOT_GIVEN}
 
 
-def skip_to(graph: GraphMethods[Any], deadline: float | None, why: str) -> None:
-    """Let time pass until a deadline. Raises `Unscripted`, with the reason `why`, where that isn't possible."""
+def _skip_to(graph: GraphMethods[Any], deadlines: list[float], why: str, needed: str) -> None:
+    """Let time pass until the nearest deadline. Raises `Unscripted` where that isn't possible."""
     clock: Any = getattr(graph.compiled().need_client("run_to_end").store, "clock", None)
-    if deadline is None:
-        raise Unscripted(f"{why}: that needs a deadline")
+    if not deadlines:
+        raise Unscripted(f"{why}: that needs {needed}")
     if not hasattr(clock, "skip_to"):
         raise Unscripted(f"{why}: that needs a store with a FakeClock")
-    clock.skip_to(deadline)
+    clock.skip_to(min(deadlines))

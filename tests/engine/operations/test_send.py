@@ -1,4 +1,4 @@
-"""Messages to runs from outside: where they are kept, and what becomes of them when a run is changed. H16."""
+"""Messages to runs from outside: where they are kept, and how they fare when a run is changed. H16."""
 
 from __future__ import annotations
 
@@ -261,7 +261,7 @@ def test_a_store_of_five_methods_says_that_it_takes_no_messages() -> None:
 
 @pytest.fixture(params=["files", "sqlite"])
 def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    """Opens the same store anew, as another process would."""
+    """Opens the same store again, as another process would."""
     opened: list[Any] = []
 
     def open_store() -> Any:
