@@ -21,7 +21,10 @@ from typing import Any
 import pytest
 
 from limpet.engine.leases.held_lease import StopRequest
+from limpet.engine.loop import taking_in
+from limpet.engine.loop.taking_in import record_posts
 from limpet.engine.node_context import questions as given
+from limpet.engine.sessions import node_saves, session
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import RUNNING, Commit, Lease, RunHead
 from limpet.stores.memory import MemoryStore, _Run
@@ -234,7 +237,7 @@ def test_a_worker_that_cancels_what_it_should_leave_is_caught(monkeypatch: pytes
 def test_a_task_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Invariant 2: what `once` kept doesn't happen again."""
     monkeypatch.setattr(
-        Session, "_keep_result", lambda self, scope, key, value: self.writer and self.writer.commit()
+        session, "keep_result", lambda self, scope, key, value: self.writer and self.writer.commit()
     )
 
     class Kept(Simulation):
@@ -244,3 +247,21 @@ def test_a_task_that_is_not_kept_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
             return name
 
     caught(Kept, "was kept, and happens again")
+
+
+def test_a_message_that_is_not_saved_as_received_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H16: one that only this process knows to be received is received by another task after a crash."""
+    monkeypatch.setattr(node_saves, "_save", lambda session: None)
+    caught(Simulation, "is received by|resumed for nothing|ended with")
+
+
+def test_a_message_that_is_taken_in_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H16: a commit that was refused for newer posts has the records of the older ones."""
+
+    def record_all_again(*args: Any, **more: Any) -> Any:
+        _, writer, *_ = args
+        writer.recorded_posts = 0
+        return record_posts(*args, **more)
+
+    monkeypatch.setattr(taking_in, "record_posts", record_all_again)
+    caught(Simulation, "ended with|is received by|received twice")

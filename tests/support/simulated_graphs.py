@@ -344,7 +344,6 @@ RECEIVES = {"chat": ("user",), "mail": ("a", "a", "b")}
 
 CASES = {
     case.graph.name: case
-    for case in (_line(), _fan(), _spread(), _inner(), _gate(), _flow(), _jump(), _poison())
     for case in (
         _line(),
         _fan(),
@@ -352,6 +351,7 @@ CASES = {
         _inner(),
         _gate(),
         _flow(),
+        _jump(),
         _chat(),
         _mail(),
         _poison(),

@@ -116,7 +116,10 @@ class Drive:
             idle = self.clean and not self.did and verdict.status != PAUSED and not self.session.stop.asked
             self.sim.check(not idle, f"{self.head.run_id} was resumed for nothing")
             self.record.clean = True
-            found = MemoryStore.head(self.sim.store, self.head.run_id).due
+            head = MemoryStore.head(self.sim.store, self.head.run_id)
+            if head.posted > head.taken:
+                return  # a message came since, and made it due
+            found = head.due
             self.sim.check(
                 found == wanted, f"{self.head.run_id} is due at {found}, and should be at {wanted}"
             )

@@ -96,6 +96,11 @@ class Progress:
         return self.node == DONE
 
     @property
+    def is_queued(self) -> bool:
+        """Whether it was started for a worker, and no process has begun with it."""
+        return bool(self.meta.get("queued") and not self.iterations and self.section is None)
+
+    @property
     def checkpoint_id(self) -> str:
         """The id of the run's checkpoint as it is now. Of two pauses in one step, each has its own."""
         closed = self.closed_questions()

@@ -212,6 +212,7 @@ class BranchRunner:
         self._may_skip_commit = False
         self._question_waits = False
         self._post_awaited = False
+        self._posts_noticed = False
 
     def run(self, loop: NodeLoop) -> Generator[Any, Any, Exception | None]:
         """Run the open branches of a loop until all have stopped; returns why records were refused, if they were."""
@@ -256,7 +257,7 @@ class BranchRunner:
             if queued and (calls := self._next_calls()):
                 yield Begin(calls)
             # Commit before waiting for nodes: what is durable early needn't be done again after a crash.
-            if self.saving:
+            if self.saving or self._posts_noticed:
                 yield from self._save()
                 if isinstance(self.refusal, (Conflict, RunNotFound)):
                     # The run is another process's now, or deleted: leave everything at once.
@@ -314,8 +315,7 @@ class BranchRunner:
         A request to stop doesn't keep finished work from being saved: the commit is made again and ignores it. When
         the store refused, nothing new begins and nothing more is saved, and running nodes are waited for.
         """
-        writer = self.context.saving.writer
-        assert writer is not None
+        self._posts_noticed = False
         answer: Any = self.refusal
         if answer is None and not self._layer_is_done():
             answer = yield from self._commit()
@@ -370,7 +370,7 @@ class BranchRunner:
         The planner's commit follows at once and holds their records too: that saves every layer a commit. It is only
         done where no observer or caller is notified of the tasks before that, and nothing could delay it.
         """
-        if not self._may_skip_commit or self.calling or self.queued or self.sleeping:
+        if not (self._may_skip_commit and self.saving) or self.calling or self.queued or self.sleeping:
             return False
         group = self.saving[0].group
         section = group.loop.progress.section
@@ -402,8 +402,8 @@ class BranchRunner:
         elif isinstance((yield Wait(min(times))), Cancelled):
             context.stopping = True
         self._end_late_waits()
-        if (context.limits.has_posts() or context.has_woken) and self.refusal is None:
-            yield from self._commit()
+        # They are taken in with the next commit, which follows once the nodes that are done were dealt with.
+        self._posts_noticed = context.limits.has_posts() or context.has_woken
         now = store_clock()
         while self.sleeping and self.sleeping[0][0] <= now:
             self.ready.append((heappop(self.sleeping)[2], None))

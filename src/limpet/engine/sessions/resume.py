@@ -111,7 +111,7 @@ def resume(
         _store_input(compiled, reopened, held, given, tail.head, cancel_requested)
         on_trial = _begin_trial_of_suspect(reopened, held, limits)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
-        begins = bool(progress.meta.get("queued") and not progress.iterations and progress.section is None)
+        begins = progress.is_queued
         options = SessionOptions(
             stream,
             resumed=not begins,
@@ -370,7 +370,8 @@ def _store_input(
     # A user who resumes wants the run to run, so failed branches run again. A supervisor resumes only because it is
     # time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
-    wanted = not given.timed and failed
+    is_delayed = progress.is_queued and waits.ARRIVAL in progress.timers
+    wanted = not given.timed and (failed or is_delayed)
     is_given = answers or update or given.config or given.deadline is not None
     is_late = waits.has_expired_wait(progress, now)
     # A user's resume calls the nodes again that wait for child runs, so that this process can execute these.
@@ -386,6 +387,8 @@ def _store_input(
         changes = {waits.END_JOINS: joined, **changes}
     if is_late:
         changes = {waits.EXPIRE_WAITS: now, **changes}
+    if wanted and is_delayed:
+        changes["timers"] = {}
     writer.add_move(progress, changes, at)
     if update:
         note_update(compiled.plan, progress, writer, update, at)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from math import inf
 from operator import itemgetter
 from time import time
 from typing import Any, NamedTuple
@@ -27,6 +26,7 @@ from limpet.journal.encoding.user_types import TYPES
 from limpet.journal.progress import Progress
 from limpet.journal.records import snapshot_record
 from limpet.journal.store import RUNNING, Labels, NewRun
+from limpet.journal.waits import ARRIVAL
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -163,10 +163,10 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
     with client.releasing(client.create(run)) as held:
         writer = JournalWriter(run_id, held.fence, 1)
         _correct_deadline(request, progress, writer, held.now())
-        due = 0.0
         if delay:
-            due = min(held.now() + delay, progress.deadline or inf)
-        held.commit(writer.commit(RUNNING, summary(progress), ignores_posts=True, due=due))
+            # In the journal, too: a message makes the run due, and it is to begin in time all the same.
+            writer.add_move(progress, {"timers": {ARRIVAL: held.now() + delay}}, time())
+        held.commit(writer.commit(RUNNING, summary(progress), ignores_posts=True, due=progress.due()))
 
 
 def deadline_of(given: Moment, now: float) -> float:
