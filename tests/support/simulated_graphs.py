@@ -93,12 +93,13 @@ def slept(seconds: float) -> None:
 
 def got(name: str, deadline: float | None = None) -> Any:
     """Receive a message, and have the world check which."""
-    Stage.world.asks(CURRENT.get(), deadline)
+    task = CURRENT.get()
+    Stage.world.asks(task, deadline)
     if deadline is None:
         value = receive(name)
     else:
         value = receive(name, deadline=deadline, default=NOTHING)
-    Stage.world.got(CURRENT.get(), name, value)
+    Stage.world.got(task, name, value)
     return value
 
 

@@ -111,8 +111,9 @@ class Drive:
         if verdict.error is None and verdict.status in (RUNNING, WAITING, PAUSED) and self.is_current:
             due = self.session.progress.due()
             wanted = due
-            if verdict.status == RUNNING and not self.session.progress.all_waits():
-                wanted = due or 0.0
+            progress = self.session.progress
+            if verdict.status == RUNNING and progress.continues_at() is None and not progress.all_waits():
+                wanted = 0.0
             idle = self.clean and not self.did and verdict.status != PAUSED and not self.session.stop.asked
             self.sim.check(not idle, f"{self.head.run_id} was resumed for nothing")
             self.record.clean = True
@@ -132,8 +133,10 @@ class Drive:
             return Cancelled()
         self.did = True
         self.sim.begins(self, task)
+        # A node that waits for the store while it runs lets other runs of the simulation continue.
+        around = CURRENT.get()
         outcome = call_node(task)
-        CURRENT.set(None)
+        CURRENT.set(around)
         return outcome
 
     def _delivered(self, task: NodeContext, outcome: Any) -> Any:
@@ -170,6 +173,8 @@ class Drive:
             return answer
         answer = self.sim.write(self.session, commit)
         if answer is None:
+            # A node that runs a graph is complete without a call, once the graph is.
+            self.did = self.did or (bool(commit.records) and commit.status is None)
             writer = self.session.writer
             record = self.record
             assert writer is not None

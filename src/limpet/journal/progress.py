@@ -363,10 +363,9 @@ class Progress:
 
     def due_when_released(self) -> float | None:
         """The due time of a run that its process leaves as it is: at once, unless it waits for a time or a letter."""
-        due = self.due()
-        if due is None and not self.all_waits():
+        if self.continues_at() is None and not self.all_waits():
             return 0.0
-        return due
+        return self.due()
 
     def all_waits(self) -> list[PostWait]:
         """What nodes wait for besides answers, here and in branches."""

@@ -316,9 +316,14 @@ class BranchRunner:
         the store refused, nothing new begins and nothing more is saved, and running nodes are waited for.
         """
         self._posts_noticed = False
+        now = self.context.clocks.store()
         answer: Any = self.refusal
         if answer is None and not self._layer_is_done():
             answer = yield from self._commit()
+            # Only now: what was sent before the deadline has been taken in.
+            if answer is None and self._is_late(now):
+                self._end_late_waits(now)
+                answer = yield from self._commit()
         self.ready.extend((branch, answer) for branch in self.saving)
         self.saving.clear()
 
@@ -401,9 +406,8 @@ class BranchRunner:
             return True
         elif isinstance((yield Wait(min(times))), Cancelled):
             context.stopping = True
-        self._end_late_waits()
         # They are taken in with the next commit, which follows once the nodes that are done were dealt with.
-        self._posts_noticed = context.limits.has_posts() or context.has_woken
+        self._posts_noticed = context.limits.has_posts() or context.has_woken or self._is_late(store_clock())
         now = store_clock()
         while self.sleeping and self.sleeping[0][0] <= now:
             self.ready.append((heappop(self.sleeping)[2], None))
@@ -411,20 +415,21 @@ class BranchRunner:
 
     def _times_to_look(self) -> list[float]:
         """When the nearest sleep is over, and until when branches wait for posts, by the store's clock."""
-        times = [self.sleeping[0][0]] if self.sleeping else []
+        times = [until for until, _, _ in self.sleeping[:1]]
         if self._post_awaited:
-            waits = self.context.root.all_waits()
-            times += [wait.deadline for wait in waits if wait.deadline is not None]
+            times += [each.deadline for each in self.context.root.all_waits() if each.deadline is not None]
         return times
 
-    def _end_late_waits(self) -> None:
+    def _is_late(self, now: float) -> bool:
+        """Whether a branch waits for a post that hasn't come until its deadline."""
+        return self._post_awaited and has_expired_wait(self.context.root, now)
+
+    def _end_late_waits(self, now: float) -> None:
         """Record that posts haven't come in time, for the next commit: their branches continue without them."""
         context = self.context
-        writer = context.saving.writer
-        now = context.clocks.store()
-        if self._post_awaited and writer is not None and has_expired_wait(context.root, now):
-            writer.add_move(context.root, {EXPIRE_WAITS: now}, context.clocks.now())
-            context.has_woken = True
+        assert context.saving.writer is not None
+        context.saving.writer.add_move(context.root, {EXPIRE_WAITS: now}, context.clocks.now())
+        context.has_woken = True
 
     def _stop_waiting_branches(self) -> None:
         """Nothing new begins: branches that wait for their turn, or for time to pass, stop here."""
