@@ -16,10 +16,12 @@ from limpet import (
     MemoryStore,
     RunNotFound,
     RunPaused,
+    RunWaiting,
     State,
     StateGraph,
     Workflow,
     pause,
+    receive,
 )
 from limpet.drawing.draw import outline_for_run
 from limpet.drawing.figure import Figure, figure_of
@@ -455,3 +457,12 @@ def test_a_picture_leaves_a_run_as_it_is() -> None:
     for format in ("svg", "mermaid", "text"):
         assert graph.draw(format, "r") == graph.draw(format, "r")  # type: ignore[arg-type]  # one of the three
     assert store.read("r", first=1) == before
+
+
+def test_a_node_that_waits_for_a_message_is_marked_with_its_name() -> None:
+    """H16, H10: a picture says what the run waits for."""
+    graph = StateGraph(name="waits").add_node("take", run=lambda state: {"n": receive("note")})
+    graph.set_entry_point("take").set_finish_point("take").compile(store=MemoryStore())
+    with pytest.raises(RunWaiting):
+        graph.execute(run_id="r")
+    assert "waits for the message" in graph.draw("svg", "r")

@@ -22,7 +22,7 @@ from limpet.journal.progress import PATH_KEPT, Progress
 from limpet.journal.reader import ViewedTail, apply_checked, read_records
 from limpet.journal.records import NESTED, SNAPSHOT, STEP
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Tail
-from limpet.journal.waits import FAILED_PHASE
+from limpet.journal.waits import FAILED_PHASE, awaited
 
 MarkKind = Literal["done", "running", "next", "paused", "failed", "skipped", "idle"]
 
@@ -414,8 +414,8 @@ def _position_mark(progress: Progress, status: str) -> Mark:
     """The mark of the node at which a run, or one of its branches, stands."""
     if progress.status == FAILED or progress.phase == FAILED_PHASE:
         return Mark("failed", 0, _error_type(progress.error))
-    if progress.questions:
-        return Mark("paused", 0, " · ".join(question.prompt for question in progress.questions))
+    if words := awaited(progress):
+        return Mark("paused", 0, words)
     if progress.status == PAUSED:
         return Mark("paused")
     if status == RUNNING and progress.status == RUNNING:

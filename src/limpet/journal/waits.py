@@ -119,6 +119,11 @@ def reason_of(waits: Sequence[PostWait]) -> str:
     return "; ".join(f"{wait.node!r} waits for the {wait.kind} {wait.name!r}" for wait in waits)
 
 
+def awaited(progress: Progress) -> str:
+    """What the node at a position waits for, in words: its questions, or the posts."""
+    return " · ".join(question.prompt for question in progress.questions) or reason_of(progress.waits)
+
+
 class Letter(NamedTuple):
     """A post that nodes receive. Letters of a run are numbered 1, 2, 3 … in the order in which it took them in."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ from limpet import (
     append,
     receive,
 )
-from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.graphs import chain, fan, loop, single
@@ -259,32 +257,21 @@ def test_a_store_of_five_methods_says_that_it_takes_no_messages() -> None:
         graph.send("r", "a", 1)
 
 
-@pytest.fixture(params=["files", "sqlite"])
-def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
-    """Opens the same store again, as another process would."""
-    opened: list[Any] = []
-
-    def open_store() -> Any:
-        if request.param == "files":
-            opened.append(FileStore(tmp_path / "runs", level="process"))
-        else:
-            opened.append(SQLiteStore(tmp_path / "runs.db", level="process"))
-        return opened[-1]
-
-    yield open_store
-    for store in opened:
-        store.close()
-
-
-def test_messages_wait_for_a_run_in_another_process(reopen: Callable[[], Any]) -> None:
-    """H16: one sends, another executes, a third looks; then the run is deleted with its messages."""
-    graph = chain(take, take, schema=LOG).compile(store=reopen(), preserve=True)
+def test_messages_wait_for_a_run_in_another_process(store_url: str) -> None:
+    """H16: in every store. One sends, another executes, a third looks; then the run is deleted with its messages."""
+    graph = chain(take, take, schema=LOG).compile(store=store_url, preserve=True)
     graph.start(run_id="r")
-    Runs(reopen()).get("r").send("a", 1)
+    sender = Runs(store_url)
+    assert sender.send("r", "a", 1, key="k")
+    assert not sender.send("r", "a", "again", key="k")
     until_it_waits(graph)
-    sender = Runs(reopen())
     assert [wait.name for wait in sender.get("r").info.waits] == ["a"]
+    assert [info.run_id for info in sender.list(status="waiting")] == ["r"]
     sender.send("r", "a", 2)
+    sender.send("r", "b", "kept")
+    assert graph.resume("r")["log"] == [1, 2]
+    assert sender.get("r").info.messages == {"b": 1}
+    graph.rollback("r", 1)
     assert graph.resume("r")["log"] == [1, 2]
     sender.delete("r")
     with pytest.raises(RunNotFound):
