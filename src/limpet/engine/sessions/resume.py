@@ -61,7 +61,7 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
-from limpet.journal.store import ENDED, FAILED, RUNNING, RunHead, Tail
+from limpet.journal.store import ENDED, FAILED, RUNNING, PostsWaiting, RunHead, Tail
 from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 
@@ -338,7 +338,9 @@ def _take_in(
     if given.timed and not (taken.asks_to_cancel or progress.status in ENDED):
         due = progress.due()
         if due is None or due > held.now():
-            held.commit(writer.commit(head.status, summary(progress), due=due, ignores_posts=True))
+            # Not if newer posts have come, which have made the run due again: then it stays as it is, for the next.
+            with suppress(PostsWaiting):
+                held.commit(writer.commit(head.status, summary(progress), due=due))
             raise Conflict(progress.run_id, "it is no longer due")
     return taken.asks_to_cancel
 
