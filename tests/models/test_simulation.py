@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from limpet.engine.leases import child_posts
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.loop import taking_in
 from limpet.engine.loop.taking_in import record_posts
@@ -27,7 +28,7 @@ from limpet.engine.node_context import questions as given
 from limpet.engine.sessions import session
 from limpet.engine.sessions.session import Session
 from limpet.journal import waits
-from limpet.journal.store import RUNNING, Commit, Lease, RunHead
+from limpet.journal.store import CANCELLED, RUNNING, Commit, Lease, RunHead
 from limpet.stores.memory import MemoryStore, _Run
 from support.simulated_world import LEASE, Store
 from support.simulation import Simulation, Violation, explore
@@ -215,6 +216,23 @@ def test_a_session_that_ignores_the_deadline_of_its_run_is_caught(monkeypatch: p
     """H16."""
     monkeypatch.setattr(Session, "check_deadline", lambda self: None)
     caught(Simulation, "opened after the deadline|never ends|without a request")
+
+
+def test_a_child_that_doesnt_post_its_end_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H16: its parent would wait for ever."""
+    monkeypatch.setattr(child_posts, "post_end", lambda *_: None)
+    caught(Simulation, "never ends")
+
+
+def test_a_former_holder_that_cancels_children_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H16: it stops because it has lost the run, which isn't cancelled."""
+
+    def announce(self: Session, commit: Commit) -> None:
+        if commit.status == CANCELLED and self.compiled.client is not None:
+            child_posts.cancel_children(self.compiled.client, commit.run_id)
+
+    monkeypatch.setattr(Session, "announce_end", announce)
+    caught(Simulation, "never ends|without a request")
 
 
 def test_a_session_that_fails_its_run_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

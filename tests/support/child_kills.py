@@ -1,8 +1,8 @@
-"""Runs with children, or with a deadline, whose process is killed before each write to the store, one after the other.
+"""Runs with children, or with a deadline, whose process is killed before each of its writes to the store.
 
-`python -m support.child_kills FOLDER WAY` forks a process for each write: the process counts what it writes and is gone
-before the write of that number. Another process then has to bring the run to its end. What each found is printed, as a
-line of JSON, until a process isn't killed any more because it has nothing left to write.
+`python -m support.child_kills FOLDER WAY` forks a process for each write: the process counts what it writes and is
+gone before the write of that number. Another process then has to bring the run to its end. What each found is
+printed, as a line of JSON, until a process isn't killed any more because it has nothing left to write.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def parent_graph() -> StateGraph:
 def timed_graph() -> StateGraph:
     """A run that waits for longer than its deadline, and then has one more step."""
     graph = StateGraph({"n": int}, name="timed")
-    graph.add_node("first", run=lambda state: {"n": 1}).add_node("last", run=lambda state: {"n": state["n"] + 1})
+    graph.add_node("first", run=lambda state: {"n": 1}).add_node(
+        "last", run=lambda state: {"n": state["n"] + 1}
+    )
     graph.add_edge("first", "last", delay=0.5)
     return graph.set_entry_point("first").set_finish_point("last")
 

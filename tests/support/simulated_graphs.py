@@ -321,6 +321,22 @@ def _mail() -> Case:
     return Case(graph, model, _log)
 
 
+def _family(line: Case) -> Case:
+    """A run that starts another one, and joins it in a later node."""
+
+    def begin(state: State, ctx: Any) -> dict[str, Any]:
+        return {"child": ctx.start(line.graph, {"n": state["n"]}).run_id, **say("begun")}
+
+    def join(state: State, ctx: Any) -> dict[str, Any]:
+        return say(*ctx.join(state["child"])["log"], "joined")
+
+    again = Retry(attempts=99, backoff=BACKOFF, factor=1, jitter=0)
+    graph = StateGraph({**_schema(), "child": str}, name="family").add_node("begin", run=begin, retry=again)
+    graph.add_node("join", run=join, retry=again).add_edge("begin", "join")
+    graph.set_entry_point("begin").set_finish_point("join")
+    return Case(graph, lambda n, answers: ["begun", *line.model(n, answers), "joined"], _log)
+
+
 def _poison() -> Case:
     """It takes every worker down that takes it on."""
 
@@ -358,3 +374,4 @@ CASES = {
         _poison(),
     )
 }
+CASES["family"] = _family(CASES["line"])

@@ -6,6 +6,7 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
+from limpet.engine.drivers.child_runs import SessionChildren
 from limpet.engine.drivers.node_call import call_node
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.driver_commands import (
@@ -26,7 +27,7 @@ from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.supervisor import Supervisor
-from limpet.errors import StoreUnavailable
+from limpet.errors import ChildFailed, StoreUnavailable
 from limpet.journal.store import PAUSED, RUNNING, Commit, RunHead
 from limpet.stores.memory import MemoryStore
 from support.simulated_graphs import BACKOFF
@@ -46,6 +47,7 @@ class Drive:
         self.did = False
         self.was_overdue = False
         self.opened_at = sim.clock.now
+        opened.make_children = lambda session: SessionChildren(session, None)
         self.loop = opened.loop()
         self._check_in_time()
         self.command: Any = None
@@ -145,9 +147,9 @@ class Drive:
         if isinstance(outcome, Sleeping):
             self.waits[key] = outcome.until
         elif isinstance(outcome, Failed):
-            known = isinstance(
-                outcome.error, (ValueError, StoreUnavailable) if self.is_current else Exception
-            )
+            # A child fails at the deadline that it shares with its parent, and is cancelled with it.
+            errors = (ValueError, StoreUnavailable, ChildFailed) if self.is_current else Exception
+            known = isinstance(outcome.error, errors)
             self.sim.check(known, f"{key} failed: {outcome.error!r}")
             self.waits[key] = self.sim.clock.now + BACKOFF
         elif not isinstance(outcome, (Asked, Waiting, Cancelled)):

@@ -16,6 +16,7 @@ from limpet.errors import StoreUnavailable
 from limpet.journal.inbox import Posted, is_cancel, read_post
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, Commit, Lease, NewRun, Post, RunHead, Tail
+from limpet.journal.waits import MESSAGE
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.store_calls import ManualClock
 from support.simulated_graphs import CASES, DELAY, NAP, NOTHING
@@ -71,6 +72,9 @@ class Record:
         """Whether the last holder released it in order; and whether the one before had, when it was last claimed."""
         self.deadline: float | None = None
         """When it fails, by the store's clock."""
+        self.parent: Record | None = None
+        """The run that started it."""
+        self.has_child = False
         self.cancelled: int | None = None
         """Where in the trace it was cancelled, if that is the newest request."""
 
@@ -85,6 +89,7 @@ class Store(MemoryStore):
     def create(self, run: NewRun) -> Lease | None:
         self.sim.reach()
         lease = super().create(run)
+        self.sim.created(run)
         self.sim.lose_answer()
         return lease
 
@@ -244,6 +249,18 @@ class World:
             self.lossy = False
             raise StoreUnavailable("the connection broke")
 
+    def created(self, run: NewRun) -> None:
+        """The store took a new run: a child has the input and the deadline of its parent."""
+        if run.run_id not in self.runs:
+            self.check(run.parent in self.runs, "a run without a parent appears by itself")
+            parent = self.runs[run.parent or ""]
+            self.runs[run.run_id] = record = Record(run.graph, parent.n, self.clock.now)
+            record.deadline = parent.deadline
+            record.parent = parent
+            self.check(not parent.has_child, "a second child was started")
+            parent.has_child = True
+            self.note("child", run.run_id, "of", run.parent)
+
     def accepted(self, commit: Commit) -> None:
         """The store took a commit."""
         record = self.runs[commit.run_id]
@@ -366,6 +383,8 @@ class World:
 
     def posted(self, run_id: str, post: Posted) -> None:
         """The store took a message to a run."""
+        if post.kind != MESSAGE:
+            return
         record = self.runs[run_id]
         value = post.data["value"]
         self.check(value not in record.sent_at, f"{value} was accepted twice")

@@ -19,6 +19,7 @@ What has to hold is checked as it happens, from what the store was seen to accep
   deadline it ends as if it had none
 - a message is received by one task, in the order of sending, and by the same one each time; none is lost; a task
   continues without one only after its deadline, and only if none was accepted in time
+- a run that starts another has one child, whatever happens, and gets its result
 - nothing of a cancelled run begins in a session that was opened later, and it ends
 - the most urgent of the ready runs are resumed first, and never too many at once
 - every run ends as one that was never interrupted would have, given the answers that were accepted
@@ -249,7 +250,7 @@ class Simulation(World):
     def cancel(self) -> None:
         """A person cancels a run."""
         self.go_outside()
-        run_id = self.dice.choice(list(self.runs))
+        run_id = self.dice.choice([each for each, record in self.runs.items() if record.parent is None])
         if self.dice.random() < 0.7:
             return
         self.note("cancel", run_id)
@@ -367,7 +368,9 @@ class Simulation(World):
         record = self.runs[head.run_id]
         case = CASES[head.graph]
         self.check(head.status in ENDED, f"{head.run_id} never ends: it is {head.status}, due {head.due}")
-        if record.cancelled is not None:
+        if record.cancelled is not None or (
+            record.parent is not None and record.parent.cancelled is not None
+        ):
             self.check(head.status != PAUSED and head.status != RUNNING, f"{head.run_id} wasn't cancelled")
         else:
             wanted = FAILED if case.poison or self.is_overdue(head) else COMPLETED
@@ -386,7 +389,7 @@ ENOUGH_TIME = 1e6
 """Seconds in which any run ends."""
 LENGTH = 40
 """How many things happen in a schedule before the faults stop."""
-GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "chat", "mail", "poison")
+GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "chat", "mail", "poison", "family")
 EVENTS = {
     "crash": 3,
     "freeze": 3,

@@ -22,7 +22,8 @@ def announce_end(client: LeaseClient, progress: Progress, commit: Commit) -> Exc
     if commit.status not in ENDED:
         return None
     try:
-        if commit.status == CANCELLED:
+        # A former holder, which stops because it has lost its lease, cancels nothing: its commit will be refused.
+        if commit.status == CANCELLED and client.store.head(commit.run_id).fence == commit.fence:
             cancel_children(client, commit.run_id)
         if progress.child_of is not None:
             post_end(client, progress.child_of, commit.run_id, f"{commit.fence}.{commit.expected}")

@@ -280,6 +280,8 @@ class Session:
 
     def announce_end(self, commit: Commit) -> Exception | None:
         """Before a commit that ends a child run or cancels a run: see `child_posts.announce_end`."""
+        if self.held is not None and self.held.lost:
+            return None
         if commit.status == CANCELLED or (self.progress.child_of is not None and commit.status in ENDED):
             from limpet.engine.leases.child_posts import announce_end
 
