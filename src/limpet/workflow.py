@@ -27,7 +27,7 @@ from limpet.engine.sessions.session import Session
 from limpet.errors import DefinitionError, did_you_mean
 from limpet.graph_methods import Config, GraphMethods
 from limpet.graphs.plan import Plan
-from limpet.graphs.workflow.builder import WorkflowBuilder
+from limpet.graphs.workflow.builder import OnError, WorkflowBuilder
 from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.reader import Checkpoint
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 
 class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
-    """Tasks with dependencies, run in layers. The tasks of a layer run concurrently, each with what it depends on.
+    """Tasks with dependencies, run as data flow: each begins when all that it depends on is done.
 
-    `store` saves every run after each layer and each task of it. `observer` and `observers` watch all runs, by name
+    `layers=True` makes layers barriers: each begins when the one before is done. After a failure, tasks that don't
+    depend on the failed one still run, unless `on_error` is "stop". `store` saves every run after each task and each
+    layer. `observer` and `observers` watch all runs, by name
     or as objects. `max_layers` is a budget for runs that add tasks to themselves. `secrets` names inputs and keys of
     the context that are never shown in events, logs or summaries. See `compile` for the other settings.
     """
@@ -52,12 +54,14 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         *,
         store: Any = None,
         max_layers: int = MAX_LAYERS,
+        layers: bool = False,
+        on_error: OnError = "continue",
         observer: Any = None,
         observers: Iterable[Any] = (),
         secrets: Iterable[str] = (),
         **settings: Unpack[WorkflowOptions],
     ) -> None:
-        super().__init__(name, max_layers=max_layers, secrets=secrets)
+        super().__init__(name, max_layers=max_layers, layers=layers, on_error=on_error, secrets=secrets)
         self._observers = resolve_observers(observer, observers)
         self._options = self._checked_options({"store": store, **settings})
         self._compiled: CompiledGraph | None = None

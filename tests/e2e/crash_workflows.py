@@ -374,7 +374,7 @@ def long_run(flow: Any, folder: Path, layers: int, keep: int | None) -> list[tup
 
     for layer in range(layers):
         for place in "ab":
-            needed = [f"{layer - 1}{place}"] if layer else []
+            needed = [f"{layer - 1}{each}" for each in "ab"] if layer else []
             flow.add_task(f"{layer}{place}", turn, needed, arguments={"layer": layer, "place": place})
     store = SQLiteStore(folder / "runs.db")
     flow.compile(store=store, keep=keep, preserve=True)

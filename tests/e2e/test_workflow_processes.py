@@ -305,7 +305,7 @@ def test_an_edited_workflow_keeps_what_it_can_where_that_is_wanted(
     """D7: finished tasks are kept by id, new ones run, vanished ones are dropped with a warning that is logged."""
     office = killed_in_c(driver)
     plan = office.ask("plan_resume", "r")["returned"]
-    assert (plan["kept"], plan["layers"]) == (["a", "b"], [["c"], ["f"], ["e"]])
+    assert (plan["kept"], plan["layers"]) == (["a", "b"], [["c", "f"], ["e"]])
     assert (plan["new"], list(plan["changed"]), plan["gone"], plan["dropped"]) == (["f"], ["e"], ["d"], ["d"])
     assert counted(effects()) == BEFORE
     heard = desk("edited", on_mismatch="warn").ask(RESUME[driver], "r")
@@ -340,7 +340,10 @@ def test_what_a_warned_resume_made_of_a_run_is_what_later_processes_find(
     assert (plan["new"], plan["changed"], plan["gone"]) == ([], {}, [])
     state = office.ask(RESUME[driver], "r")["returned"]
     assert list(state["tasks"]) == ["a", "b", "c", "f", "e"]
-    assert counted(effects()) == {**BEFORE, "c": 3, "f": 1, "e": 1}
+    ran = counted(effects())
+    # It doesn't depend on c, so it may have been running when the process was killed.
+    assert ran.pop("f") in (1, 2)
+    assert ran == {**BEFORE, "c": 3, "e": 1}
 
 
 @either_driver

@@ -128,7 +128,9 @@ def occurrence(root: Progress, path: tuple[Key, ...], node: str, more: int = 1) 
     for key in path:
         section = scope.section
         assert section is not None
-        chain.append((section.source, scope.visits.get(section.source, 0), key))
+        # Tasks of a data flow stay open while the planner completes layers.
+        visits = 0 if section.flow is not None else scope.visits.get(section.source, 0)
+        chain.append((section.source, visits, key))
         scope = section.children[key]
     return (*chain, (node, scope.visits.get(node, 0) + more))
 

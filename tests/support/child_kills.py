@@ -115,7 +115,7 @@ def wait_for(is_done: Callable[[], bool]) -> None:
 
 
 def finish(store: Any, way: str) -> dict[str, Any]:
-    """Bring the run to its end in a new process, and say what became of all runs."""
+    """Bring the run to its end in a new process, and say how all runs ended."""
     if way == "miss":
         return finish_late(store)
     graph = parent_graph().compile(store=store, preserve=True)

@@ -181,12 +181,8 @@ class _BranchHistory:
     def count_visit(self, progress: Progress, path: Sequence[Key], node: str, times: int = 1) -> None:
         """Count a node that has completed in the branch at `path`."""
         found = self._branch_at(progress, path)
-        if found is None:
-            return
-        scope, _, _ = found
-        is_planner = scope.plan.layers is not None and node == PLANNER
-        if not is_planner:
-            self.visits += [(progress.iterations, scope.prefix + node)] * times
+        if found is not None and (found[0].plan.layers is None or node != PLANNER):
+            self.visits += [(progress.iterations, found[0].prefix + node)] * times
 
     def note_lines_to(self, progress: Progress, path: Sequence[Key], node: str) -> None:
         """Note the lines that led to a node which is about to complete; an empty path is the run itself."""
@@ -357,8 +353,10 @@ class _Marker:
         scope = scope._replace(dag=progress.state.get("dag"))
         for name, record in (progress.state_so_far().get("tasks") or {}).items():
             kind = _task_mark_kind(record["status"])
-            visits = 1 if kind == "done" else 0
-            self._set(scope.prefix + name, Mark(kind, visits, _error_type(record.get("error"))))
+            mark = Mark(kind, int(kind == "done"), _error_type(record.get("error")))
+            if kind == "skipped":  # the step of its condition isn't a visit
+                self.marks.pop(scope.prefix + name, None)
+            self._set(scope.prefix + name, mark)
             if kind == "done":
                 self._mark_graph_done(scope.of_graph_in(name))
         section = progress.section

@@ -17,7 +17,7 @@ from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import Function
 from limpet.graphs.predicates import describe
 from limpet.graphs.retry import is_one_of
-from limpet.journal.progress import DONE
+from limpet.journal.waits import DONE
 
 START = "__start__"
 END = DONE

@@ -34,8 +34,9 @@ class PlanNode(NamedTuple):
     them have predicates of the state alone: pairs of predicate and target. `direct` is the function, if it takes the
     state alone. `delays` are the seconds that edges to certain nodes take.
 
-    `inner` is the graph that the node runs, if any; `workflow_task` is the task of a workflow that it is, if any.
-    `jumps` are the targets of its `Goto` and its error edges.
+    `inner` is the graph that the node runs, if any; `workflow_task` is the task of a workflow that it is, if any, and
+    `condition` a node that is called before it: the task is skipped if that returns something false. `jumps` are the
+    targets of its `Goto` and its error edges.
     """
 
     name: str
@@ -50,6 +51,8 @@ class PlanNode(NamedTuple):
     inner: InnerGraph | None = None
     workflow_task: WorkflowTask | None = None
     delays: Mapping[str, float] | None = None
+    condition: PlanNode | None = None
+    is_condition: bool = False
     jumps: tuple[Jump, ...] = ()
 
     @property
@@ -190,6 +193,7 @@ def plan_node(
     inner: InnerGraph | None = None,
     nodes: Iterable[str] = (),
     workflow_task: WorkflowTask | None = None,
+    condition: PlanNode | None = None,
 ) -> PlanNode:
     """Freeze one node, and compute what the loop needs at every step."""
     ordered = tuple(edges)
@@ -208,6 +212,7 @@ def plan_node(
         direct=direct,
         inner=inner,
         workflow_task=workflow_task,
+        condition=condition,
         delays=_delays(ordered, nodes),
     )
 

@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from limpet.journal import waits
+from limpet.journal import open_parallel_section, waits
 from limpet.journal.delta import Delta, read_delta
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.store import CANCELLED, PAUSED, RUNNING
-from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, INTERRUPTED, NEXT_ATTEMPT, PostWait, Question
-
-DONE = "__end__"
-"""The position of a run, or of a branch, after its last node."""
+from limpet.journal.waits import AFTER, ARRIVAL, BEFORE, DONE, INTERRUPTED, NEXT_ATTEMPT, PostWait, Question
 
 PATH_KEPT = 256
 """How many of the newest node names `path` keeps. `iterations` counts them all."""
@@ -137,10 +134,15 @@ class Progress:
             or self.received
             or self.caught
         ):
+            section = self.section
             self.attempts = 0
             self.error = None
             self.caught = []
             self._forget_node()
+            if section is not None and section.flow is not None and following == node:
+                # A layer of a data flow is done. Tasks of later layers have begun and stay open.
+                section.next_layer()
+                self.section = section
 
     def move(self, changes: Mapping[str, Any]) -> None:
         """Something other than a completed node happened: set the named fields.
@@ -154,6 +156,8 @@ class Progress:
                 self.waits = [PostWait(**each) for each in value]
             elif name in waits.EVENTS:
                 waits.EVENTS[name](self, value)
+            elif name == waits.ADVANCE:
+                open_parallel_section.advance(self, value)
             else:
                 setattr(self, name, value)
 
@@ -166,8 +170,8 @@ class Progress:
         change = read_delta(delta)
         section = self.section
         if section is not None:
-            if section.layer is not None and not section.folded:
-                section.later.append(detached_value(change.merges))
+            if section.layer is not None and (section.flow is not None or not section.folded):
+                section.note_addition(change)
             section.keep_inherited(change.keys, self.state)
             # A branch may share these values: copy them, as they grow in place.
             for key in (*change.appends, *change.merges, *change.replaces):
@@ -315,18 +319,17 @@ class Progress:
         """All tasks of a layer are done: fold what they returned into the state, in the order of the tasks."""
         section = self.section
         if section is not None and section.layer is not None and not section.folded:
-            section.folded = True
-            section.fold_into(self.state, section.children.values())
+            section.fold_layer(self.state)
 
     def state_so_far(self) -> dict[str, Any]:
-        """The state with what the finished tasks of an open layer returned, although other tasks aren't done."""
+        """The state with what the finished tasks of open layers returned, although other tasks aren't done."""
         section = self.section
         if section is None or section.layer is None or section.folded:
             return self.state
         state = {}
         for key, value in self.state.items():
             state[key] = value.copy() if type(value) in (list, dict) else value
-        section.fold_into(state, (child for child in section.children.values() if child.done))
+        section.fold_done(state)
         return state
 
     # What it waits for

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from limpet.journal import open_parallel_section as sections
 from limpet.journal import waits
 from limpet.journal.encoding.codec import decode, decode_for_viewing
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP, unbundle
@@ -66,14 +67,6 @@ def read_summary(note: bytes) -> dict[str, Any]:
         if name in summary:
             _need(is_valid(summary[name]), f"its {name}", summary[name])
     return dict(summary)
-
-
-def is_prunable(note: bytes) -> bool:
-    """Whether a head's note says that of its completed run only the result is kept. Earlier versions said nothing."""
-    try:
-        return bool(read_summary(note).get("prunable"))
-    except ValueError:
-        return False
 
 
 def _check_record(record: list[Any]) -> None:
@@ -367,6 +360,7 @@ _QUESTION: dict[str, Check] = {
     "secret": _is_bool,
 }
 
+
 _FIELDS: dict[str, Check] = {
     **dict.fromkeys(("made_by", "reason", "parent", "child_of"), _is_optional_str),
     "run_id": _is_str,
@@ -412,6 +406,7 @@ _MOVES: dict[str, Check] = {
     waits.RECEIVE: _is_receipt,
     waits.EXPIRE_WAITS: _is_timer,
     waits.END_JOINS: _is_list_of_strs,
+    waits.ADVANCE: sections.is_change,
 }
 
 _OPENING: dict[str, Check] = {
@@ -429,7 +424,8 @@ _OPENING: dict[str, Check] = {
     "layer": _is_count,
     "tasks": _is_list_of_strs,
     "folded": _is_bool,
-    "later": lambda value: _is_list_of(lambda each: _is_dict_of(_is_dict, each), value),
+    "later": partial(_is_list_of, sections.is_addition),
+    "flow": sections.is_flow,
 }
 
 _SUMMARY: dict[str, Check] = {

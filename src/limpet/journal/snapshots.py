@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import fields
 from typing import Any
 
-from limpet.journal.progress import DONE, PATH_KEPT, Progress
-from limpet.journal.waits import PostWait, Question
+from limpet.journal.progress import PATH_KEPT, Progress
+from limpet.journal.waits import DONE, PostWait, Question
 
 RECORD_WEIGHT = 256
 """What reading one more record costs, in bytes of a record that cost as much to read."""

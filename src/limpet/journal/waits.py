@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from limpet.journal.open_parallel_section import Key
     from limpet.journal.progress import Progress
 
+DONE = "__end__"
+"""The position of a run, or of a branch, after its last node."""
+
 BEFORE = "before"
 AFTER = "after"
 FAILED_PHASE = "failed"
@@ -58,6 +61,9 @@ MESSAGE = "message"
 """The kind of a wait for a message that is sent to the run, and of its post."""
 CHILD_RUN = "child run"
 """The kind of a wait for the end of a child run, whose id is the name; and of the post at its end."""
+
+ADVANCE = "advance"
+"""Tasks of a data flow are done, and others begin or are skipped. See `open_parallel_section.advance`."""
 
 
 class Question(NamedTuple):
@@ -175,8 +181,11 @@ def answer(progress: Progress, answers: Mapping[str, Any]) -> None:
 
 
 def expire_questions(progress: Progress, expired: Sequence[str]) -> None:
-    """Withdraw questions, here and in branches. What waits for no other answer runs again."""
-    _wake(progress, {}, approved=False, expired=expired)
+    """Withdraw questions, here and in branches. What waits for no other answer runs again.
+
+    What failed isn't retried: it is time that passed, and no user has asked for it.
+    """
+    _wake(progress, {}, approved=False, expired=expired, retries=False)
     if progress.status == PAUSED and progress.section is not None and progress.continues_at() is not None:
         progress.status = RUNNING
         progress.reason = None

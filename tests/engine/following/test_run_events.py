@@ -229,8 +229,22 @@ def test_a_workflow_tells_its_layers_tasks_and_what_was_skipped() -> None:
     assert (tasks["one"]["layer"], tasks["two"]["layer"]) == (0, 1)
     assert tasks["one"]["appended"]["messages"] == ["hello"]
     assert "tk-12345" not in repr(events)
+    starts = [(event["layer"], event["task"]) for event in events if event["type"] == "task_start"]
+    assert starts == [(0, "one"), (0, "hidden"), (1, "two")]
+    (skipped,) = [event for event in events if event["type"] == "task_skipped"]
+    assert (skipped["task"], skipped["layer"], skipped["reason"]) == ("left_out", 1, "'one' decided so")
+    assert [event["layer"] for event in events if event["type"] == "layer_end"] == [0, 1]
+
+
+def test_a_workflow_with_barriers_tells_its_layers_as_they_begin_and_end() -> None:
+    flow = Workflow("flow", layers=True)
+    flow.add_task("one", lambda: TaskResult(1, skip=["left_out"]))
+    flow.add_task("two", lambda one: one + 1, depends_on=["one"])
+    flow.add_task("left_out", lambda one: one, depends_on=["one"])
+    flow.compile(store=MemoryStore(), preserve=True).execute({}, run_id="r")
+    events = check_cursors(flow.get("r"))
     starts = [(event["layer"], event["tasks"]) for event in events if event["type"] == "layer_start"]
-    assert starts == [(0, ["one", "hidden"]), (1, ["two"])]
+    assert starts == [(0, ["one"]), (1, ["two"])]
     assert [list(event["skipped"]) for event in events if event["type"] == "layer_end"] == [["left_out"], []]
 
 

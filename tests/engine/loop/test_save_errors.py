@@ -132,7 +132,7 @@ def test_observers_hear_of_each_save_that_failed() -> None:
     assert failed[0].data["error"] == "StoreUnavailable: no space left"
 
 
-@pytest.mark.parametrize("numbers", [(1,), (2, 3), (3, 4, 5), tuple(range(2, 8))])
+@pytest.mark.parametrize("numbers", [(1,), (2, 3), (3, 4), tuple(range(2, 5))])
 def test_a_workflow_continues_and_emits_only_ids_that_can_be_loaded(numbers: tuple[int, ...]) -> None:
     """D6: a checkpoint that wasn't saved has no id."""
     made = flow(Failing(*numbers), "continue")

@@ -319,7 +319,8 @@ def test_what_is_found_out_later_is_refused_and_the_run_resumes(
     """D3, D11: the refusal is a decision of its own, with a warning; the first in the order of tasks wins."""
 
     def made() -> Workflow:
-        flow = Workflow("made", store=store, preserve=True).add_template("note", lambda who: who)
+        flow = Workflow("made", store=store, preserve=True, layers=True)
+        flow.add_template("note", lambda who: who)
 
         def adder(ctx: NodeContext) -> None:
             ctx.add_task("same", "note", arguments={"who": ctx.node})
@@ -347,7 +348,7 @@ def test_skipped_layers_stay_so_over_a_stop(store: Any) -> None:
     calls = Calls("e")
 
     def made() -> Workflow:
-        flow = Workflow("made", store=store, preserve=True)
+        flow = Workflow("made", store=store, preserve=True, layers=True)
         flow.add_task("a", lambda ctx: ctx.skip_layers(2, "enough"))
         flow.add_task("b", calls, ["a"]).add_task("c", calls, ["b"]).add_task("d", calls, ["c"])
         return flow.add_task("e", calls, optional=["c"])
@@ -785,7 +786,7 @@ def test_a_plan_of_a_run_that_waits_or_is_done_says_so() -> None:
     assert (plan.kept, plan.layers, plan.differs) == (["a", "b"], [["c"], ["d"], ["e"]], False)
     assert [each.prompt for each in plan.questions] == ["c?"]
     assert str(plan).splitlines()[0] == "run r: paused, 1 layer done"
-    assert "waits for an answer: c:3.1:1: c?" in str(plan)
+    assert "waits for an answer: c:1.1:1: c?" in str(plan)
     made.resume("r", 1)
     done = made.plan_resume("r")
     assert (done.status, done.layers, done.questions) == ("completed", [], [])

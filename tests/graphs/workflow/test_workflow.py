@@ -489,9 +489,9 @@ def test_the_run_fails_with_its_task_while_siblings_finish_and_are_kept(via: Via
 
 
 def test_tasks_that_havent_begun_dont_when_one_has_failed() -> None:
-    """D4: one at a time, so that there are some."""
+    """D4, H13: one at a time, so that there are some; on_error="stop" starts nothing new."""
     calls: list[str] = []
-    flow = Workflow("f", max_concurrency=1).add_task("a", boom)
+    flow = Workflow("f", max_concurrency=1, on_error="stop").add_task("a", boom)
     for name in ("b", "c"):
         flow.add_task(name, lambda ctx: calls.append(ctx.node))
     with pytest.raises(ExecutionError):

@@ -12,9 +12,12 @@ from limpet.journal.open_parallel_section import Key
 
 
 class OpenBranch:
-    """The run itself, or a branch: what it asks, as data by id, and its own open branches."""
+    """The run itself, or a branch: what it asks, as data by id, and its own open branches.
 
-    __slots__ = ("children", "each", "is_open", "layer", "questions")
+    `layers` has the layer of each open task of a data flow; it is None for other branches.
+    """
+
+    __slots__ = ("children", "each", "is_open", "layer", "layers", "questions")
 
     def __init__(self) -> None:
         self.questions: dict[str, dict[str, Any]] = {}
@@ -22,6 +25,7 @@ class OpenBranch:
         self.is_open = False
         self.each: str | None = None
         self.layer: int | None = None
+        self.layers: dict[str, int] | None = None
 
     @property
     def is_blank(self) -> bool:
@@ -34,12 +38,31 @@ class OpenBranch:
         self.each = opening.get("each")
         self.layer = opening.get("layer")
         self.children = {}
+        self.layers = None
+        if "flow" in opening:
+            self.layers = dict(opening["flow"].get("layers", {}))
 
     def complete(self) -> None:
         """A node completed: its branches and questions are closed."""
         self.is_open = False
         self.children = {}
         self.questions = {}
+        self.layers = None
+
+    def complete_layer(self) -> None:
+        """A layer of a data flow is done: its tasks are closed, and those of later layers stay open."""
+        assert self.layers is not None
+        assert self.layer is not None
+        for name in [name for name, layer in self.layers.items() if layer <= self.layer]:
+            del self.layers[name]
+            self.children.pop(name, None)
+        self.layer += 1
+
+    def layer_of(self, task: Key) -> int | None:
+        """The layer of an open task."""
+        if self.layers is None:
+            return self.layer
+        return self.layers.get(str(task), self.layer)
 
     def ask(self, questions: Iterable[dict[str, Any]]) -> None:
         """These are asked, and no others."""

@@ -16,11 +16,12 @@ from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
 from limpet.graphs.workflow.state import TASK_SKIPPED
 from limpet.journal.delta import read_delta
-from limpet.journal.open_parallel_section import Key
+from limpet.journal.open_parallel_section import BEGIN, SKIP, Key
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP
 from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import (
+    ADVANCE,
     ANSWER,
     ARRIVAL,
     DELIVER,
@@ -122,7 +123,7 @@ class EventMaker:
             return {}
         if not self.root.is_task(path):
             return {"branch": self.root.name(path)}
-        place: Event = {"task": str(path[-1]), "layer": self.root.at(path[:-1]).layer}
+        place: Event = {"task": str(path[-1]), "layer": self.root.at(path[:-1]).layer_of(path[-1])}
         if len(path) > 1:
             place["branch"] = self.root.name(path[:-1])
         return place
@@ -150,7 +151,10 @@ class EventMaker:
     def _of_step(self, branch: OpenBranch, place: Event, record: list[Any]) -> list[Event]:
         node = record[4]
         layer = branch.layer if branch.is_open else None
-        branch.complete()
+        if branch.layers is not None and record[5] == node:
+            branch.complete_layer()
+        else:
+            branch.complete()
         if node != PLANNER:
             changes = self._task_changes(record[6]) if "task" in place else self._changes(record[6])
             return [{"type": "step", **place, "node": node, **changes}]
@@ -165,6 +169,8 @@ class EventMaker:
 
     def _of_opening(self, branch: OpenBranch, place: Event, opening: Mapping[str, Any]) -> list[Event]:
         branch.open_section(opening)
+        if branch.layers is not None:
+            return []  # its tasks are reported when they begin
         if branch.layer is not None:
             return [{"type": "layer_start", **place, "layer": branch.layer, "tasks": list(opening["tasks"])}]
         if opening.get("inside"):
@@ -189,6 +195,7 @@ class EventMaker:
         elif is_resume and not expired:
             yield "resume", {}
         yield from self._letters(changes)
+        yield from self._flow_changes(branch, changes.get(ADVANCE, {}))
         self.root.close([*answers, *expired])
         if "questions" in changes:
             branch.ask(changes["questions"])
@@ -201,6 +208,17 @@ class EventMaker:
         yield from _waits(changes)
         if len(record) > 5:
             yield "update", self._changes(record[5])
+
+    def _flow_changes(self, branch: OpenBranch, change: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
+        """Tasks of a data flow begin, or are skipped."""
+        if branch.layers is None:
+            return
+        for name, layer in change.get(BEGIN, {}).items():
+            branch.layers[name] = layer
+            yield "task_start", {"task": name, "layer": layer}
+        for name, record in change.get(SKIP, {}).items():
+            branch.layers[name] = record["layer"]
+            yield "task_skipped", {"task": name, "layer": record["layer"], "reason": record.get("reason")}
 
     def _run_stop(self, changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
         reason = changes.get("reason")

@@ -101,7 +101,7 @@ def subgraph_start(loop: NodeLoop, node: str, sub: InnerGraph) -> SectionStart:
     if work is None or outer is None:
         entered = sub.initial_state(loop.state)
     else:
-        entered = sub.initial_state(work.graph_inputs(outer.state))
+        entered = sub.initial_state(work.graph_inputs(work.visible_state(loop.scope)))
     data = {
         "source": node,
         "inside": True,
@@ -222,6 +222,12 @@ def _next_layer(loop: NodeLoop) -> SectionStart | str:
     if p.phase != AFTER:
         # The planner's visit counts once its step is complete, which it isn't yet.
         visit += 1
+    if layers.is_flow(p):
+        if p.section is not None or len(p.state["tasks"]) == len(p.state["dag"]):
+            return END
+        # The tasks join the section when they can begin: see `flow_steps.py`.
+        opening = {"source": PLANNER, "layer": visit - 1, "tasks": [], "flow": {}}
+        return _encoded_start(loop, PLANNER, opening)
     names = layers.next_layer(p.state, visit, loop.scope.layers_ahead)
     if not names:
         return END

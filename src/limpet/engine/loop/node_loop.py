@@ -32,7 +32,6 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from limpet.engine.loop.branches import enter_section, open_section, run_branches, run_subgraph
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Waiting
 from limpet.engine.loop.next_node import SectionStart, check_goto, choose_next, report_jump
 from limpet.engine.loop.node_outcomes import (
@@ -49,6 +48,13 @@ from limpet.engine.loop.node_outcomes import (
     step_saved,
     wait_until_due,
     waiting_stop,
+)
+from limpet.engine.loop.parallel.branches import (
+    call_task,
+    enter_section,
+    open_section,
+    run_branches,
+    run_subgraph,
 )
 from limpet.engine.loop.reporter import Reporter
 from limpet.engine.loop.run_context import (
@@ -70,6 +76,7 @@ from limpet.graphs.parallel import COLLECT
 from limpet.graphs.plan import Plan, PlanNode, budget_reason
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import NodeState, State
+from limpet.graphs.workflow.tasks import TaskSkipped
 from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.records import step_record
@@ -200,14 +207,15 @@ class NodeLoop:
             else:
                 private = self._hand_out_in_section(p.section)
             ctx = scope.current_call = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
-            if announces:
-                self._announce(ctx)
-                if stream:
-                    yield from reporter.stream(reporter.stream_events.node_starts(reporter, ctx))
-            if node.inner is None:
-                outcome = yield ctx
+            if node.condition is not None:
+                outcome = yield from call_task(self, ctx)
             else:
-                outcome = yield from run_subgraph(self, ctx, node.inner)
+                if announces:
+                    yield from self.announce(ctx)
+                if node.inner is None:
+                    outcome = yield ctx
+                else:
+                    outcome = yield from run_subgraph(self, ctx, node.inner)
 
             # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
             delta: bytes | None = None
@@ -244,7 +252,7 @@ class NodeLoop:
                 scope.current_call = None
             else:
                 ctx.close()
-            if emit is not None:
+            if emit is not None and type(outcome) is not TaskSkipped:
                 reporter.node_ends(ctx, forgiven)
             state.checkpoint_node = name
             state._at = at = now()
@@ -411,8 +419,8 @@ class NodeLoop:
             return returned
         return private.without_results(returned)
 
-    def _announce(self, ctx: NodeContext) -> None:
-        """A node is about to be called: note the time, notify observers, and keep what a stop after it will show."""
+    def announce(self, ctx: NodeContext) -> Generator[Any, Any, None]:
+        """A node is about to be called: note the time, report it, and keep what a stop after it will show."""
         ctx.began = self.context.clocks.now()
         if not self.began:
             self.began = ctx.began
@@ -421,6 +429,8 @@ class NodeLoop:
             self.results_at_step = (ctx.step, self.scope.joined_results())
         if self.context.reporting.emit is not None:
             self.reporter.node_starts(ctx)
+        if self.context.reporting.stream:
+            yield from self.reporter.stream(self.reporter.stream_events.node_starts(self.reporter, ctx))
 
     def _collect_in_branch(self, ctx: NodeContext, returned: Any) -> bytes:
         """What a node of a branch changed. Reducers are the user's functions, so they run without the lock."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Report, Sleeping, Waiting
@@ -12,6 +12,7 @@ from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.state import State, copy_containers, detached, detached_view
 from limpet.journal.encoding.codec import detached_value
+from limpet.journal.open_parallel_section import states_with_tasks
 from limpet.journal.store import COMPLETED, FAILED, PAUSED
 from limpet.journal.writer import error_data, error_line
 from limpet.observe import events
@@ -107,8 +108,9 @@ class Reporter:
             return text
         root = self.context.root
         path = self.scope.path
-        states = [root.config, self.state]
-        states += [root.branch_at(path[:depth]).state for depth in range(len(path))]
+        states: list[Mapping[str, Any]] = [root.config, self.state]
+        for depth in range(len(path)):
+            states += states_with_tasks(root.branch_at(path[:depth]))
         if self.progress.section is not None:
             states += [child.state for child in self.progress.section.children.values()]
         return masker.hide(text, states)

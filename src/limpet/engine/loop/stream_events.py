@@ -5,11 +5,12 @@ Both report what is durable, at the same moments. A moment that a kind of graph 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MASK
+from limpet.graphs.workflow.state import TASK_SKIPPED
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
@@ -26,6 +27,14 @@ class StreamEvents:
 
     def layer_starts(self, reporter: Reporter, layer: int, tasks: Sequence[Key]) -> Sequence[Event]:
         """Tasks of a layer are about to run in parallel."""
+        return ()
+
+    def layer_saved(self, reporter: Reporter, layer: int, saved: str, at: float) -> Sequence[Event]:
+        """All layers up to this one are done, and a checkpoint of that is saved."""
+        return ()
+
+    def tasks_skipped(self, reporter: Reporter, records: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
+        """Tasks were skipped."""
         return ()
 
     def node_starts(self, reporter: Reporter, ctx: NodeContext) -> Sequence[Event]:
@@ -123,6 +132,20 @@ class WorkflowStreamEvents(StreamEvents):
         event = {"type": "layer_start", "layer": layer, "tasks": list(tasks)}
         return ({**event, **_branch_of(reporter)},)
 
+    def layer_saved(self, reporter: Reporter, layer: int, saved: str, at: float) -> Sequence[Event]:
+        event = {
+            "type": "checkpoint_saved",
+            "checkpoint_id": saved,
+            "timestamp": at,
+            "layer": layer,
+            "run_id": reporter.progress.run_id,
+            **_branch_of(reporter),
+        }
+        return (event,)
+
+    def tasks_skipped(self, reporter: Reporter, records: Iterable[Mapping[str, Any]]) -> Sequence[Event]:
+        return [_skipped(reporter, record) for record in records]
+
     def node_starts(self, reporter: Reporter, ctx: NodeContext) -> Sequence[Event]:
         if not reporter.scope.in_layer:
             return ()
@@ -152,6 +175,8 @@ class WorkflowStreamEvents(StreamEvents):
             return self._layer_ends(reporter)
         name = str(reporter.progress.made_by)
         record = detached_value(reporter.state["tasks"][name])
+        if record["status"] == TASK_SKIPPED:
+            return (_skipped(reporter, record),)
         if record.get("secret"):
             record["result"] = MASK
         return ({"type": "task_complete", **_task(reporter, name), **_without(record, "id", "layer")},)
@@ -182,31 +207,15 @@ class WorkflowStreamEvents(StreamEvents):
 
     def _layer_ends(self, reporter: Reporter) -> Sequence[Event]:
         """A layer is done, or the first one is to begin: the tasks that were skipped, and the checkpoint's id."""
+        events: list[Event] = []
         ahead = reporter.scope.layers_ahead
-        done = ahead.visit - 2
-        branch = _branch_of(reporter)
-        events = []
-        for name in ahead.skipped:
-            record = reporter.state["tasks"][name]
-            event = {
-                "type": "task_skipped",
-                "task": name,
-                "layer": record["layer"],
-                "reason": record["reason"],
-                **branch,
-            }
-            events.append(event)
+        if ahead is not None:
+            events = [_skipped(reporter, reporter.state["tasks"][name]) for name in ahead.skipped]
+        # The planner's first step was before the first layer, which is number 0.
+        done = reporter.progress.iterations - 2
         saved = getattr(reporter.state, "_saved", None)
         if saved is not None and done >= 0 and reporter.context.save_error is None:
-            event = {
-                "type": "checkpoint_saved",
-                "checkpoint_id": saved,
-                "timestamp": reporter.progress.at,
-                "layer": done,
-                "run_id": reporter.progress.run_id,
-                **branch,
-            }
-            events.append(event)
+            events += self.layer_saved(reporter, done, saved, reporter.progress.at)
         return events
 
 
@@ -215,7 +224,21 @@ def _task(reporter: Reporter, name: str) -> Event:
     outer = reporter.scope.outer
     assert outer is not None
     assert outer.section is not None
-    return {"task": name, "layer": outer.section.layer, **_branch_of(reporter)}
+    if name in reporter.state.get("tasks", ()):
+        layer = reporter.state["tasks"][name]["layer"]
+    else:
+        layer = outer.section.layer_of(name)
+    return {"task": name, "layer": layer, **_branch_of(reporter)}
+
+
+def _skipped(reporter: Reporter, record: Mapping[str, Any]) -> Event:
+    return {
+        "type": "task_skipped",
+        "task": record["id"],
+        "layer": record["layer"],
+        "reason": record["reason"],
+        **_branch_of(reporter),
+    }
 
 
 def _branch_of(reporter: Reporter) -> Event:

@@ -19,7 +19,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import SecretMasker
 from limpet.graphs.state import copy_containers
 from limpet.journal.encoding.codec import detached_value
-from limpet.journal.open_parallel_section import Key
+from limpet.journal.open_parallel_section import Key, states_with_tasks
 from limpet.journal.progress import Progress
 from limpet.journal.waits import PostWait
 from limpet.threads.workers import Monitor
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from limpet.engine.node_context.child_runs import ChildRequest
     from limpet.engine.node_context.emit import OutputTaker
     from limpet.engine.node_context.node_context import NodeContext
+    from limpet.graphs.workflow.flow import Flow
 
 
 T = TypeVar("T")
@@ -159,12 +160,14 @@ class Scope:
     the names on that path, with `/`. `prefix` makes the numbers of its steps different from those of all other
     branches. `in_layer` says that this is a task of a workflow: a branch of one node, which has its name.
     `current_call` is the call under way: a call that ended may change nothing more. `layers_ahead` is what a
-    workflow's planner remembers from one layer to the next.
+    workflow's planner remembers from one layer to the next, and `flow` is the planner of a workflow that runs as data
+    flow: for the workflow itself, and for its tasks.
     """
 
     __slots__ = (
         "branch",
         "current_call",
+        "flow",
         "in_layer",
         "layers_ahead",
         "outer",
@@ -188,6 +191,7 @@ class Scope:
         self.in_layer = False
         self.current_call: NodeContext | None = None
         self.layers_ahead: Any = None
+        self.flow: Flow | None = None
 
     def branch_scope(self, key: Key, plan: Plan) -> Scope:
         """The scope of one of the branches that are open here."""
@@ -199,6 +203,8 @@ class Scope:
         scope.branch = self.place(section.label(key))
         scope.prefix = f"{self.prefix}{section.step}."
         scope.in_layer = section.layer is not None
+        if section.flow is not None:
+            scope.flow = self.flow
         return scope
 
     @property
@@ -218,9 +224,9 @@ class Scope:
 
     def without_secrets(self, text: str) -> str:
         """The text with the secrets of the states around here masked."""
-        states = [self.progress.state, self.root.state, self.root.config]
+        states: list[Mapping[str, Any]] = [self.progress.state, self.root.state, self.root.config]
         if self.outer is not None:
-            states.append(self.outer.state)
+            states += states_with_tasks(self.outer)
         return self.services.masker.hide(text, states)
 
     def results(self) -> list[BranchResult]:

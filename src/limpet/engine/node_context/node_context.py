@@ -411,14 +411,14 @@ class NodeContext:
         self._report_for("add_task").add_task(given)
 
     def skip(self, *tasks: str, reason: str = "") -> None:
-        """Decide that tasks which haven't begun are skipped; their records say so, and why.
+        """Decide that tasks which depend on this one are skipped; their records say so, and why.
 
-        Raises `UsageError` for a task that the workflow doesn't have.
+        Raises `UsageError` for a task that the workflow doesn't have, or that may have begun.
         """
         self._report_for("skip").skip(tasks, reason)
 
     def skip_layers(self, count: int = 1, reason: str = "") -> None:
-        """Decide that the next layers of the workflow are skipped."""
+        """Decide that the next layers of the workflow are skipped, where layers are barriers."""
         self._report_for("skip_layers").skip_layers(count, reason)
 
     def _add_result(self, result: TaskResult) -> None:
@@ -439,11 +439,7 @@ class NodeContext:
                 f"{what} is for a task of a workflow; node {self.node!r} returns what it changes"
             )
         if self.task_report is None:
-            from limpet.graphs.workflow.task_report import TaskReport
+            from limpet.graphs.workflow.task_report import report_of
 
-            scope = self.scope
-            if scope.in_layer and scope.outer is not None:
-                self.task_report = TaskReport(self.node, layers, scope.outer)
-            else:
-                self.task_report = TaskReport("after_layer", layers, scope.progress)
+            self.task_report = report_of(self, layers)
         return self.task_report

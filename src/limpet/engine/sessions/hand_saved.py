@@ -18,7 +18,8 @@ from limpet.graphs.parallel import Section
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.encoding.codec import detached_value, encode
-from limpet.journal.progress import DONE, Progress
+from limpet.journal.progress import Progress
+from limpet.journal.waits import DONE
 
 
 def progress_at_node(plan: Plan, node: str, state: dict[str, Any], results: Any) -> Progress:

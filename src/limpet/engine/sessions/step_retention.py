@@ -13,7 +13,7 @@ from limpet.defaults import CLEANUP_INTERVAL
 from limpet.errors import RunNotFound, StoreUnavailable
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.reader import ViewedTail, read_records
-from limpet.journal.record_shapes import is_prunable
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT, STEP
 from limpet.journal.run_filter import RunFilter, list_in_pages
 from limpet.journal.store import COMPLETED, Document, Store
@@ -131,7 +131,7 @@ class CompletedRuns:
         which = RunFilter(statuses=(COMPLETED,), updated_since=since, updated_before=until)
         for head in list_in_pages(self._store, which):
             newest = max(newest, head.updated)
-            if head.snapshot > 1 and is_prunable(head.note):
+            if head.snapshot > 1 and _is_prunable(head.note):
                 with suppress(RunNotFound):
                     self._store.prune(head.run_id, head.snapshot)
         self._done_until = newest
@@ -265,3 +265,11 @@ def unneeded_before(store: Store, run_id: str, keep: int) -> int:
             newest = sequence
             before = retention.add_checkpoint(sequence) or before
     return before
+
+
+def _is_prunable(note: bytes) -> bool:
+    """Whether a head's note says that of its completed run only the result is kept. Earlier versions said nothing."""
+    try:
+        return bool(read_summary(note).get("prunable"))
+    except ValueError:
+        return False

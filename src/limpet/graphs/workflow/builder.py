@@ -12,12 +12,14 @@ from limpet.graphs.parallel import InnerGraph, Section
 from limpet.graphs.plan import PLANNER, Plan, all_secret_keys, digest, plan_node
 from limpet.graphs.retry import Retry, read_retry, read_timeout
 from limpet.graphs.schema import Schema
-from limpet.graphs.workflow.layers import Layers, layers_of
+from limpet.graphs.workflow.layers import CONTINUE, STOP, LayerOptions, Layers, layers_of
 from limpet.graphs.workflow.planner import planner_function
 from limpet.graphs.workflow.state import REDUCERS, LiveWorkflowState
-from limpet.graphs.workflow.tasks import TaskDefinition, TaskSignature, TaskSpec, make_spec, read_signature
+from limpet.graphs.workflow.task_specs import TaskSpec, make_spec
+from limpet.graphs.workflow.tasks import TaskDefinition, TaskSignature, read_signature
 
 OnMismatch = Literal["fail", "warn"]
+OnError = Literal["continue", "stop"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 Task = str | Callable[..., Any]
@@ -50,7 +52,13 @@ class WorkflowBuilder:
     """
 
     def __init__(
-        self, name: str = "workflow", *, max_layers: int = MAX_LAYERS, secrets: Iterable[str] = ()
+        self,
+        name: str = "workflow",
+        *,
+        max_layers: int = MAX_LAYERS,
+        layers: bool = False,
+        on_error: OnError = CONTINUE,
+        secrets: Iterable[str] = (),
     ) -> None:
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"a workflow's name must be a non-empty str, not {name!r}")
@@ -63,8 +71,14 @@ class WorkflowBuilder:
             raise DefinitionError(
                 "secrets must be a list of names of inputs and context keys", name, "workflow"
             )
+        if type(layers) is not bool:
+            raise DefinitionError(f"layers must be True or False, not {layers!r}", name, "workflow")
+        if on_error not in (CONTINUE, STOP):
+            raise DefinitionError(
+                f"on_error must be {CONTINUE!r} or {STOP!r}, not {on_error!r}", name, "workflow"
+            )
         self.name = name
-        self.max_layers = max_layers
+        self._run_options = LayerOptions(max_layers, layers, on_error)
         self.secrets = frozenset(names)
         self._specs: dict[str, TaskSpec] = {}
         self._definitions: dict[str, TaskDefinition] = {}
@@ -203,6 +217,11 @@ class WorkflowBuilder:
         return handler
 
     @property
+    def max_layers(self) -> int:
+        """How many layers a run may have."""
+        return self._run_options.max_layers
+
+    @property
     def layers(self) -> list[list[str]]:
         """The names of its tasks, in layers. Raises `DefinitionError`."""
         self.validate()
@@ -244,7 +263,7 @@ class WorkflowBuilder:
 
             definitions = {name: task_with_resources(each, resources) for name, each in definitions.items()}
             handler = signature_with_resources(handler, resources)
-        layers = Layers(specs, definitions, handler, on_mismatch, self.max_layers)
+        layers = Layers(specs, definitions, handler, on_mismatch, self._run_options)
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, planner_function(layers), None, None, [section], False)
         secrets = {name for name, spec in specs.items() if definitions[spec.definition].keeps_secret}

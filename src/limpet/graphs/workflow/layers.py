@@ -1,7 +1,8 @@
 """The layers of a workflow: its tasks as data, the order that follows from their dependencies, and their nodes.
 
-A workflow is a graph of one node, the planner, and a section that the planner opens again and again: it plans a
-layer, the layer's tasks run in parallel, and when all are done the planner runs again, until no task is left. So a
+A workflow is a graph of one node, the planner, and a section that the planner opens. As data flow, the section stays
+open until no task is left, and tasks join it when all that they depend on is done. With barriers, the planner opens a
+section for each layer: the layer's tasks run in parallel, and when all are done the planner runs again. Either way a
 layer is one step of the run, and a workflow is run, saved and resumed by the loop that runs every graph.
 """
 
@@ -9,27 +10,20 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Container, Iterable, Mapping
+from functools import cached_property
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.graphs.parameters import Function
 from limpet.graphs.plan import PlanNode, plan_node
 from limpet.graphs.state import State, detached_view
+from limpet.graphs.workflow.order import Order, dependencies_of, order_of
 from limpet.graphs.workflow.state import OPEN_TO_UPDATES, WorkflowState, WorkflowStateView
 from limpet.graphs.workflow.task_report import TaskReport
-from limpet.graphs.workflow.tasks import (
-    INPUT,
-    TaskDefinition,
-    TaskSignature,
-    TaskSpec,
-    WorkflowTask,
-    make_spec,
-    read_spec,
-    same_task,
-    unknown_parameter,
-)
+from limpet.graphs.workflow.task_specs import TaskSpec, make_spec, read_spec, same_task
+from limpet.graphs.workflow.tasks import INPUT, TaskDefinition, TaskSignature, WorkflowTask, unknown_parameter
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.progress import Progress
 
@@ -38,6 +32,23 @@ if TYPE_CHECKING:
 
 Dag = Mapping[str, Mapping[str, Any]]
 """The tasks by name, each with what it depends on: a `TaskSpec` as data."""
+
+CONTINUE: Final = "continue"
+"""After a failure, all tasks that don't depend on it still run."""
+STOP: Final = "stop"
+"""After a failure, no other task begins."""
+
+
+class LayerOptions(NamedTuple):
+    """How a workflow runs: with `barriers` between its layers or as data flow, and after a failure."""
+
+    max_layers: int = MAX_LAYERS
+    barriers: bool = False
+    on_error: str = CONTINUE
+
+
+DEFAULT_OPTIONS: Final = LayerOptions()
+
 
 HANDLER_PARAMETERS: Final = ("ctx", "context", "inputs", "results", "state", "config", "layer")
 """What the function that is called after each layer may take."""
@@ -78,11 +89,6 @@ def _layer_numbers(order: Iterable[str], dag: Dag, done: Container[str]) -> dict
     return numbers
 
 
-def dependencies_of(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The tasks that a task depends on, by its data."""
-    return (*data.get("depends_on", ()), *data.get("optional", ()))
-
-
 def all_dependencies(dag: Dag, names: Iterable[str]) -> set[str]:
     """These tasks, and all that they depend on, directly or not."""
     found: set[str] = set()
@@ -104,12 +110,16 @@ class Layers:
         definitions: Mapping[str, TaskDefinition],
         handler: TaskSignature | None,
         on_mismatch: str = "fail",
-        max_layers: int = MAX_LAYERS,
+        options: LayerOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.specs = specs
         self.definitions = definitions
         self.on_mismatch = on_mismatch
-        self.max_layers = max_layers
+        self.max_layers = options.max_layers
+        self.stops_on_error = options.on_error == STOP
+        """Whether no task begins after one has failed."""
+        self.barriers = options.barriers or handler is not None
+        """Whether a layer begins only when the one before is done. Otherwise the workflow runs as data flow."""
         self.handler = None
         if handler is not None:
             self.handler = handler.bind(TaskSpec(""), "the handler after layers", HANDLER_PARAMETERS)
@@ -123,9 +133,18 @@ class Layers:
             for spec in specs.values()
             for name in self._required_inputs(spec, self.nodes[spec.name].function)
         ]
-        conditional = any(each.condition is not None for each in definitions.values())
-        self.calls_no_user_code = handler is None and not conditional
-        """Whether the planner calls neither a handler nor conditions, so that it returns at once."""
+
+    @cached_property
+    def order(self) -> Order:
+        """The order of the tasks of a run that changes nothing about them."""
+        return order_of(self.dag)
+
+    def is_flow(self, progress: Progress) -> bool:
+        """Whether a run is data flow. One that has begun with barriers keeps them, and the other way round."""
+        section = progress.section
+        if section is None or section.layer is None:
+            return not self.barriers
+        return section.flow is not None
 
     def initial(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """The state that a run starts with. Raises `UsageError` for a missing input."""
@@ -156,6 +175,11 @@ class Layers:
         if definition.signature is not None:
             function = definition.signature.bind(spec, f"task {spec.name!r}")
         task = WorkflowTask(spec, definition.safe_to_fail, definition.keeps_secret)
+        condition = None
+        if definition.condition is not None:
+            asked = definition.condition.bind(spec, f"the condition of task {spec.name!r}", strict=False)
+            condition = plan_node(spec.name, asked, None, None, (), True, workflow_task=task)
+            condition = condition._replace(is_condition=True)
         return plan_node(
             spec.name,
             function,
@@ -165,6 +189,7 @@ class Layers:
             True,
             definition.inner,
             workflow_task=task,
+            condition=condition,
         )
 
     def open_nodes(self, progress: Progress) -> Mapping[str, PlanNode]:
@@ -178,6 +203,12 @@ class Layers:
             if not child.done and dag[name] != self.dag.get(name):
                 changed[name] = self.node(read_spec(name, dag[name]))
         return ChainMap(changed, self.nodes) if changed else self.nodes
+
+    def nodes_for(self, name: str, data: Mapping[str, Any]) -> Mapping[str, PlanNode]:
+        """The nodes among which is that of a task, which the run may have added or changed."""
+        if data == self.dag.get(name):
+            return self.nodes
+        return ChainMap({name: self.node(read_spec(name, data))}, self.nodes)
 
     def next_layer(
         self, state: Mapping[str, Any], visit: int, planned: PlannedLayers | None

@@ -11,10 +11,11 @@ from graphlib import CycleError
 from typing import Any, NamedTuple
 
 from limpet.errors import DefinitionError, UsageError, WorkflowChanged
-from limpet.graphs.workflow.layers import Dag, Layers, dependencies_of, layers_of
-from limpet.graphs.workflow.tasks import TaskSpec, read_spec
+from limpet.graphs.workflow.layers import Dag, Layers, layers_of
+from limpet.graphs.workflow.order import dependencies_of, order_of
+from limpet.graphs.workflow.task_specs import TaskSpec, read_spec
 from limpet.journal.encoding.codec import encode
-from limpet.journal.open_parallel_section import Key
+from limpet.journal.open_parallel_section import Key, places_of
 from limpet.journal.progress import Progress
 from limpet.journal.store import COMPLETED
 from limpet.journal.waits import Question
@@ -75,7 +76,7 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
     """What a resume would do. Changes nothing."""
     state = _state_of(progress)
     children = _open_tasks(progress)
-    finished = _finished_tasks(state, children)
+    finished = _finished_tasks(progress)
     then: Dag = state["dag"]
     now = _current_dag(layers, then, finished)
     kept = [name for name in finished if name in now]
@@ -88,9 +89,7 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
     continued = [str(name) for name, child in children.items() if not child.done and name not in restarted]
     to_run: list[list[str]] = []
     if progress.status != COMPLETED:
-        to_run = [list(names) for names in layers_of(now, {*kept, *continued})]
-        if continued:
-            to_run.insert(0, continued)
+        to_run = _layers_to_run(progress, now, kept, continued)
     questions = list(progress.questions)
     for key, child in children.items():
         if key not in restarted:
@@ -141,11 +140,29 @@ def adopt_current_tasks(layers: Layers, progress: Progress, workflow: str, place
     dict.__setitem__(state, "dag", {name: dict(data) for name, data in now.items()})
     kept = {name: record for name, record in state["tasks"].items() if name not in plan.gone}
     dict.__setitem__(state, "tasks", kept)
-    for key, child in list(_open_tasks(progress).items()):
-        if key in plan.gone or (not child.done and key in plan.restarted):
-            assert progress.section is not None
-            del progress.section.children[key]
+    children = _open_tasks(progress)
+    for name in [*plan.gone, *plan.restarted]:
+        child = children.get(name)
+        if progress.section is not None and (name in plan.gone or (child is not None and not child.done)):
+            progress.section.drop_task(name)
     return True
+
+
+def _layers_to_run(
+    progress: Progress, now: Dag, kept: Iterable[str], continued: list[str]
+) -> list[list[str]]:
+    """The layers that a resume runs; `continued` are the tasks that are under way."""
+    section = progress.section
+    if section is None or section.flow is None:
+        to_run = [list(names) for names in layers_of(now, {*kept, *continued})]
+        return [continued, *to_run] if continued else to_run
+    done = frozenset(kept)
+    begun = dict.fromkeys(done, 0) | {name: section.flow.layers[name] for name in continued}
+    for name, record in progress.state["tasks"].items():
+        begun[name] = record["layer"]
+    order = order_of(now, begun, done, section.layer or 0)
+    places = places_of(now)
+    return [sorted(order.by_layer[layer], key=places.__getitem__) for layer in sorted(order.by_layer)]
 
 
 def completed_layers(progress: Progress) -> int:
@@ -168,9 +185,10 @@ def _open_tasks(progress: Progress) -> dict[Key, Progress]:
     return section.children
 
 
-def _finished_tasks(state: Mapping[str, Any], children: Mapping[Key, Progress]) -> list[str]:
-    done = [str(name) for name, child in children.items() if child.done]
-    return list(dict.fromkeys([*state["tasks"], *done]))
+def _finished_tasks(progress: Progress) -> list[str]:
+    if progress.start is not None:
+        return list(progress.start["tasks"])
+    return list(progress.state_so_far()["tasks"])
 
 
 def _restarted_tasks(gone: list[str], changed: Mapping[str, str], now: Dag, done: set[str]) -> set[str]:

@@ -67,10 +67,10 @@ def _wrong_results(progress: Progress) -> Iterator[str]:
         records = task.state.get("tasks", {})
         if not all(_is_task_record(each, records[each]) for each in records):
             yield f"the record of its task {name!r} isn't one"
-    for merges in section.later:
-        for key in merges:
-            if _KINDS.get(key) is not dict:
-                yield f"entries were merged into its {key!r}"
+    for added in section.later:
+        for key, value in added.items():
+            if key != "layer" and type(value) is not _KINDS.get(key):
+                yield f"a {type(value).__name__} was added to its {key!r}"
 
 
 def _is_spec(data: Any, dag: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """What a task reports besides its result: messages, decisions, context, and changes to the tasks still to run.
 
-A change is a decision too. It takes effect when the layer is done, and is stored with it. A task reports through its
-`ctx`, or by returning a `TaskResult`.
+A change is a decision too. It takes effect when the task is done, or with barriers when its layer is. It reaches only
+tasks that can't have begun by then. A task reports through its `ctx`, or by returning a `TaskResult`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import UsageError, did_you_mean
+from limpet.graphs.workflow.order import ancestors
 from limpet.graphs.workflow.state import TaskResult
 from limpet.journal.encoding.codec import encode
 
 if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
-    from limpet.journal.progress import Progress
 
 ADD_TASK: Final = "add_task"
 SKIP_TASKS: Final = "skip_tasks"
@@ -31,13 +31,19 @@ _ADD_TASK_KEYS: Final = ("name", "run", "depends_on", "optional", "arguments", "
 class TaskReport:
     """What one call reports besides its result. It counts when the call completes, and is stored with its result.
 
-    `layers` and `flow` are the workflow's layers and its progress, where a task reports: changes to the workflow are
-    checked against them.
+    `layers` are the workflow's, and `state` is its state as the task sees it: changes to the workflow are checked
+    against them. `is_flow` says that the workflow runs as data flow.
     """
 
-    __slots__ = ("_flow", "_layers", "by", "context", "decisions", "messages", "tasks")
+    __slots__ = ("_is_flow", "_layers", "_state", "by", "context", "decisions", "messages", "tasks")
 
-    def __init__(self, by: str, layers: Layers | None = None, flow: Progress | None = None) -> None:
+    def __init__(
+        self,
+        by: str,
+        layers: Layers | None = None,
+        state: Mapping[str, Any] | None = None,
+        is_flow: bool = False,
+    ) -> None:
         self.by = by
         self.messages: list[Any] = []
         self.decisions: list[dict[str, Any]] = []
@@ -45,7 +51,8 @@ class TaskReport:
         self.tasks: dict[str, Any] = {}
         """The tasks to be added, by name."""
         self._layers = layers
-        self._flow = flow
+        self._state = state
+        self._is_flow = is_flow
 
     def message(self, message: Any) -> None:
         """Add a message."""
@@ -83,14 +90,15 @@ class TaskReport:
     def add_task(self, given: Any) -> None:
         """Decide that the workflow has one more task. Raises `UsageError` if it can't have it."""
         assert self._layers is not None
-        assert self._flow is not None
+        assert self._state is not None
         task = task_to_add(given)
         infer = given.get("depends_on") is None
         spec = self._layers.check_new_task(
-            task, self._known_tasks, self._flow.state["inputs"], self.by, infer=infer
+            task, self._known_tasks, self._state["inputs"], self.by, infer=infer
         )
         if infer and spec.depends_on:
             task["depends_on"] = list(spec.depends_on)
+        self._refuse_out_of_reach("add_task(before=…)", task.get("before", ()))
         encode(task, f"add_task({task['name']!r})")
         decision = {**task, "kind": ADD_TASK, "by": self.by}
         self.decisions.append(decision)
@@ -103,10 +111,16 @@ class TaskReport:
         for name in names:
             if not isinstance(name, str) or name not in known:
                 raise UsageError(f"skip(): there is no task {name!r}{did_you_mean(name, known)}")
+        self._refuse_out_of_reach("skip()", names)
         self.decisions.append({"kind": SKIP_TASKS, "by": self.by, "tasks": names, "reason": reason})
 
     def skip_layers(self, count: int, reason: str) -> None:
-        """Decide that the next layers are skipped."""
+        """Decide that the next layers are skipped. Raises `UsageError` where no layer waits for another."""
+        if self._is_flow:
+            raise UsageError(
+                "skip_layers(): the workflow runs as data flow, so no layer waits for the one before; "
+                "make it Workflow(layers=True), or skip() the tasks"
+            )
         if type(count) is not int or count < 1:
             raise UsageError(f"skip_layers() takes a whole number of at least 1, not {count!r}")
         self.decisions.append({"kind": SKIP_LAYERS, "by": self.by, "layers": count, "reason": reason})
@@ -131,11 +145,12 @@ class TaskReport:
         for each in final["decisions"] or ():
             self.decisions.append({**each, "by": f"{self.by}/{each['by']}"})
 
-    def without_answers(self) -> dict[str, Any]:
-        """All of it except answers, which any function may ask for."""
-        update = self.update()
-        update["decisions"] = [each for each in self.decisions if each["kind"] != ANSWER]
-        return update
+    @property
+    def has_more_than_answers(self) -> bool:
+        """Whether anything is reported besides answers, which any function may ask for."""
+        if self.messages or self.context:
+            return True
+        return any(each["kind"] != ANSWER for each in self.decisions)
 
     def update(self) -> dict[str, Any]:
         """All of it as an update of the state, without what is empty."""
@@ -146,11 +161,31 @@ class TaskReport:
         }
         return {key: value.copy() for key, value in update.items() if value}
 
+    def _refuse_out_of_reach(self, what: str, names: Iterable[str]) -> None:
+        """Raise `UsageError` if a task of a data flow may have begun, because it doesn't depend on this one."""
+        if not self._is_flow:
+            return
+        known = self._known_tasks
+        for name in names:
+            if name not in self.tasks and self.by not in ancestors(known, name):
+                raise UsageError(
+                    f"{what}: {name!r} doesn't depend on {self.by!r}, so it may have begun already; let it depend on "
+                    f"{self.by!r}, or make the workflow one with barriers: Workflow(layers=True)"
+                )
+
     @property
     def _known_tasks(self) -> Mapping[str, Any]:
         """The tasks of the workflow, as far as this task knows: those that others add meanwhile aren't known."""
-        assert self._flow is not None
-        return ChainMap(self.tasks, self._flow.state["dag"])
+        assert self._state is not None
+        return ChainMap(self.tasks, self._state["dag"])
+
+
+def report_of(ctx: Any, layers: Layers) -> TaskReport:
+    """The report of a call that has nothing to report yet: that of a task, or of the handler after layers."""
+    task = ctx.plan_node.workflow_task
+    if task is None:
+        return TaskReport("after_layer", layers, ctx.scope.progress.state)
+    return TaskReport(ctx.node, layers, task.visible_state(ctx.scope), is_flow=ctx.scope.flow is not None)
 
 
 def task_to_add(given: Any) -> dict[str, Any]:

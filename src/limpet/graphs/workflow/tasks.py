@@ -1,8 +1,7 @@
 """A task of a workflow: what it depends on, what its function takes, and the update that its result becomes.
 
-A `TaskSpec` is data: it is stored with each run, so that a run whose tasks were changed while it ran resumes with the
-changed ones. A `TaskDefinition` has the code of a task, which is found by name in the workflow that the process has
-imported.
+A `TaskSpec` (`task_specs.py`) is data. A `TaskDefinition` has the code of a task, which is found by name in the
+workflow that the process has imported.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.graphs.parallel import InnerGraph
 from limpet.graphs.parameters import ABSENT, Function, is_async
-from limpet.graphs.plan import PLANNER
 from limpet.graphs.retry import Retry
 from limpet.graphs.state import detached_view
 from limpet.graphs.workflow.state import (
@@ -25,7 +23,9 @@ from limpet.graphs.workflow.state import (
     TaskResult,
     WorkflowStateView,
 )
-from limpet.journal.encoding.codec import detached_value, encode
+from limpet.graphs.workflow.task_specs import TaskSpec
+from limpet.graphs.workflow.visible_state import VisibleState
+from limpet.journal.encoding.codec import detached_value
 
 TASK_PARAMETERS: Final = ("ctx", "context", "inputs", "results", "state", "config")
 """What a task may take besides the results of its dependencies, its arguments and the inputs by name."""
@@ -39,148 +39,6 @@ OPTIONAL_INPUT: Final = "optional_input "
 
 READS_RESULTS: Final = "reads_results"
 """The attribute of a function that reads results of tasks without a parameter of that name: their names."""
-
-
-class TaskSpec(NamedTuple):
-    """What a task depends on, as data. `named` has the dependencies that its function takes by another name.
-
-    `run` is the task or template whose code it runs, if that isn't its own; `added_by` the task that added it.
-    """
-
-    name: str
-    depends_on: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
-    named: Mapping[str, str] = {}
-    arguments: Mapping[str, Any] = {}
-    run: str | None = None
-    added_by: str | None = None
-
-    @property
-    def dependencies(self) -> tuple[str, ...]:
-        """All tasks that it depends on, optional ones included."""
-        return (*self.depends_on, *self.optional)
-
-    @property
-    def definition(self) -> str:
-        """The name of the definition whose code it runs."""
-        return self.run or self.name
-
-    def to_data(self) -> dict[str, Any]:
-        """The spec as plain data, without empty fields."""
-        data: dict[str, Any] = {}
-        if self.depends_on:
-            data["depends_on"] = list(self.depends_on)
-        if self.optional:
-            data["optional"] = list(self.optional)
-        if self.named:
-            data["named"] = dict(self.named)
-        if self.arguments:
-            data["arguments"] = dict(self.arguments)
-        if self.run:
-            data["run"] = self.run
-        if self.added_by:
-            data["added_by"] = self.added_by
-        return data
-
-
-def read_spec(name: str, data: Mapping[str, Any]) -> TaskSpec:
-    """The spec of a task from its data."""
-    return TaskSpec(
-        name,
-        tuple(data.get("depends_on", ())),
-        tuple(data.get("optional", ())),
-        data.get("named", {}),
-        data.get("arguments", {}),
-        data.get("run"),
-        data.get("added_by"),
-    )
-
-
-def same_task(data: Mapping[str, Any], spec: TaskSpec) -> bool:
-    """Whether a task that was added before is this one, even if another task added it."""
-    if data.get("added_by") is None and data.get("kind") is None:
-        return False
-    existing = read_spec(spec.name, data)
-    return encode(existing._replace(added_by=None).to_data()) == encode(
-        spec._replace(added_by=None).to_data()
-    )
-
-
-def make_spec(
-    name: Any,
-    depends_on: Any = (),
-    optional: Any = (),
-    arguments: Any = None,
-    run: str | None = None,
-    added_by: str | None = None,
-) -> TaskSpec:
-    """A spec from a user's arguments. Raises `DefinitionError`."""
-    name = _checked_name(name)
-    what = f"task {name!r}"
-    required_names, required_parameters = _read_dependencies(what, "depends_on", depends_on)
-    optional_names, optional_parameters = _read_dependencies(what, "optional", optional)
-    _refuse_twice(what, "task", required_names, optional_names)
-    _refuse_twice(what, "parameter", required_parameters, optional_parameters)
-    if arguments is not None:
-        by_name = isinstance(arguments, Mapping) and all(isinstance(each, str) for each in arguments)
-        if not by_name:
-            raise DefinitionError(f"{what}: arguments must be a dict by parameter name, not {arguments!r}")
-        arguments = detached_value(dict(arguments))
-    if run is not None and not isinstance(run, str):
-        raise DefinitionError(f"{what}: run must be the name of a task or template, not {run!r}")
-    return TaskSpec(
-        name,
-        required_names,
-        optional_names,
-        {**required_parameters, **optional_parameters},
-        arguments or {},
-        run,
-        added_by,
-    )
-
-
-def _checked_name(given: Any) -> str:
-    valid = isinstance(given, str) and given and given.isprintable() and "/" not in given
-    if not valid or given.startswith("__"):
-        raise DefinitionError(
-            f"a task's name must be a printable str without '/' or a leading '__', not {given!r}"
-        )
-    if given == PLANNER:
-        raise DefinitionError(
-            f"a task can't be named {PLANNER!r}: that is the name of the step between layers"
-        )
-    return str.__str__(given)
-
-
-def _read_dependencies(what: str, kind: str, given: Any) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The names of dependencies, and the parameters that take those that are given as `{parameter: task}`."""
-    if given is None or given == ():
-        return (), {}
-    if isinstance(given, str):
-        raise DefinitionError(f"{what}: {kind} must be a list of task names, not one str: write [{given!r}]")
-    if not isinstance(given, Iterable):
-        raise DefinitionError(f"{what}: {kind} must be a list of task names, not {given!r}")
-    parameters: list[Any] = []
-    tasks: list[Any] = list(given)
-    if isinstance(given, Mapping):
-        parameters = list(given)
-        tasks = list(given.values())
-    tasks = [getattr(each, "__name__", each) if callable(each) else each for each in tasks]
-    for each in (*tasks, *parameters):
-        if not isinstance(each, str):
-            raise DefinitionError(f"{what}: {kind} has names of tasks, not {each!r}")
-    names = [str.__str__(each) for each in tasks]
-    if isinstance(given, (set, frozenset)):
-        names.sort()  # the order of a set differs between processes
-    if len(set(names)) != len(names):
-        raise DefinitionError(f"{what}: {kind} names a task twice: {', '.join(map(repr, names))}")
-    return tuple(names), dict(zip(parameters, names, strict=False))
-
-
-def _refuse_twice(what: str, kind: str, required: Iterable[str], optional: Iterable[str]) -> None:
-    for name in optional:
-        if name in required:
-            raise DefinitionError(f"{what} has the {kind} {name!r} twice: in depends_on and in optional")
 
 
 class TaskSignature(NamedTuple):
@@ -341,6 +199,12 @@ class TaskDefinition(NamedTuple):
         return spec._replace(depends_on=tuple(found))
 
 
+class TaskSkipped(NamedTuple):
+    """The outcome of a task whose condition doesn't hold."""
+
+    reason: str
+
+
 class WorkflowTask(NamedTuple):
     """A task as its node has it: the arguments of its function, and the update that its result becomes."""
 
@@ -349,8 +213,15 @@ class WorkflowTask(NamedTuple):
     secret: bool = False
 
     def argument(self, ctx: Any, value: str) -> Any:
-        """What a parameter of the function gets, from the state that the layer began with."""
-        return argument_value(ctx.scope.outer.state, self.spec, value)
+        """What a parameter of the function gets, from the state as this task sees it."""
+        return argument_value(self.visible_state(ctx.scope), self.spec, value)
+
+    def visible_state(self, scope: Any) -> Mapping[str, Any]:
+        """The state of the workflow as this task sees it: as its layer began with it, or as the flow allows."""
+        if scope.flow is None:
+            state: Mapping[str, Any] = scope.outer.state
+            return state
+        return VisibleState(scope.flow, self.spec.name)
 
     def graph_inputs(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """What a graph that is a task starts with: the run's inputs, its arguments and its dependencies' results."""
@@ -363,20 +234,29 @@ class WorkflowTask(NamedTuple):
 
     def update(self, ctx: Any, returned: Any, at: float) -> dict[str, Any]:
         """The update for a call that completed. Raises `UsageError` for an invalid result."""
+        if isinstance(returned, TaskSkipped):
+            return self._update(ctx, skipped_record(self.spec.name, returned.reason, self._layer(ctx), at))
         if isinstance(returned, TaskResult):
             ctx._add_result(returned)
             returned = returned.value
         record = {**self._record(ctx, TASK_COMPLETED, at), "result": returned}
         if self.secret:
             record["secret"] = True
+        return self._update(ctx, record)
+
+    def failed(self, ctx: Any, error: dict[str, Any], at: float) -> dict[str, Any]:
+        """The update for a call that failed for good, of a task that is safe to fail."""
+        return {"tasks": {self.spec.name: {**self._record(ctx, TASK_FAILED, at), "error": error}}}
+
+    def _update(self, ctx: Any, record: dict[str, Any]) -> dict[str, Any]:
         update: dict[str, Any] = {"tasks": {self.spec.name: record}}
         if ctx.task_report is not None:
             update |= ctx.task_report.update()
         return update
 
-    def failed(self, ctx: Any, error: dict[str, Any], at: float) -> dict[str, Any]:
-        """The update for a call that failed for good, of a task that is safe to fail."""
-        return {"tasks": {self.spec.name: {**self._record(ctx, TASK_FAILED, at), "error": error}}}
+    def _layer(self, ctx: Any) -> int:
+        layer: int = ctx.scope.outer.section.layer_of(self.spec.name)
+        return layer
 
     def _record(self, ctx: Any, status: str, at: float) -> dict[str, Any]:
         return {
@@ -385,7 +265,7 @@ class WorkflowTask(NamedTuple):
             "timestamp": at,
             "duration": max(0.0, at - ctx.began),
             "attempts": ctx.attempt,
-            "layer": ctx.scope.outer.section.layer,
+            "layer": self._layer(ctx),
         }
 
 
@@ -414,6 +294,8 @@ def argument_value(state: Mapping[str, Any], spec: TaskSpec, value: str) -> Any:
         case "results":
             return {dependency: result_of(state, dependency) for dependency in spec.dependencies}
         case "state":
+            if isinstance(state, VisibleState):
+                return detached_view(state.as_dict(), state.whole, kind=WorkflowStateView)
             return detached_view(state, kind=WorkflowStateView)
         case _:
             raise AssertionError(f"no parameter takes {value!r}")

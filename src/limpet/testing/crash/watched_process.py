@@ -59,7 +59,8 @@ class WatchedProcess:
         self._calls_of_commit: dict[int, list[str]] = {}
         self._once_of_commit: dict[int, str] = {}
         self._layer_of_commit: dict[int, int] = {}
-        self._layer_is_planned = False
+        self._layers_done: Callable[[], int] = int
+        """How many layers of a workflow are done in this process."""
         self._lock = threading.Lock()
         self._killer: threading.Thread | None = None
         self.note("process", pid=os.getpid(), point=point)
@@ -90,6 +91,10 @@ class WatchedProcess:
             return refusal
 
         self.acknowledged()
+        progress = session.lifecycle.progress
+        # The planner's first step is before the first layer, and each other one ends a layer.
+        before = max(1, progress.visits.get(PLANNER, 0)) + self.layers
+        self._layers_done = lambda: progress.visits.get(PLANNER, 0) - before
         session.loop = lambda: self._watch_loop(loop())  # type: ignore[method-assign]  # for this session alone
         session.write = write_and_note  # type: ignore[method-assign]  # likewise
         return session
@@ -192,10 +197,10 @@ class WatchedProcess:
             # All calls that aren't saved yet, not just the new ones: one whose commit was refused is in the next one.
             with self._lock:
                 self._calls_of_commit[id(command)] = list(self._finished_calls)
-            if self._layer_is_planned:
-                self._layer_is_planned = False
-                self.layers += 1
-                self._layer_of_commit[id(command)] = self.layers
+            done = self._layers_done()
+            if done > self.layers:
+                self.layers = done
+                self._layer_of_commit[id(command)] = done
 
     def _after(self, command: Command, answer: Any) -> None:
         if isinstance(command, NodeContext):
@@ -209,7 +214,7 @@ class WatchedProcess:
                 self.acknowledged(layer)
 
     def _note_start(self, task: NodeContext) -> None:
-        if task.node == PLANNER:
+        if task.node == PLANNER or task.plan_node.is_condition:
             return
         self.calls += 1
         self.note(
@@ -227,11 +232,10 @@ class WatchedProcess:
         if task is None:
             return
         finished = type(outcome) not in UNFINISHED and not isinstance(outcome, Interrupted)
+        if task.plan_node.is_condition:
+            return
         if task.node != PLANNER:
             self.note("ended", call=task.idempotency_key, finished=finished)
-        elif not task.scope.path and task.visit > 1:
-            # At its first visit the planner plans the first layer, and no layer ends.
-            self._layer_is_planned = finished
         if finished:
             with self._lock:
                 self._finished_calls.append(task.idempotency_key)

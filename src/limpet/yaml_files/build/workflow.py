@@ -47,7 +47,7 @@ class WorkflowBuilder(DeclarationBuilder):
         """The workflow with all of its tasks. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
-        options = self.settings(("max_layers", "observers"))
+        options = self.settings(("max_layers", "layers", "on_error", "observers"))
         flow: DeclaredWorkflow = self.attempt(
             self.value.place_of("config"),
             lambda: DeclaredWorkflow(name, **options),

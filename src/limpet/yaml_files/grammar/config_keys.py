@@ -76,5 +76,11 @@ WORKFLOW_CONFIG = KeyedMapping(
             OneWordOf("fail", "warn"), "What happens to a run whose tasks differ from those of the file now."
         ),
         "max_layers": Key(POSITIVE_INTEGER, "How many layers a run may have; 10000 by default."),
+        "layers": Key(
+            Boolean(), "Whether each layer begins only when the one before is done; false by default."
+        ),
+        "on_error": Key(
+            OneWordOf("continue", "stop"), "Whether tasks that don't depend on one that failed still begin."
+        ),
     },
 )

@@ -1,21 +1,20 @@
-"""Branches: opening them, and the scheduler that runs all open branches of a run, however deep, in one place.
+"""The scheduler that runs all open branches of a run, however deep, in one place.
 
-The scheduler is as pure as the loops that it runs: it collects what they ask for, passes it on, and passes each
-outcome back. Nodes that can run are begun together; records of several branches share a commit; of several
-waits, the nearest is waited for. A node that runs alone is yielded as it is, so that it needs no thread.
+It is as pure as the loops that it runs: it collects what they ask for, passes it on, and passes each outcome back.
+Nodes that can run are begun together; records of several branches share a commit; of several waits, the nearest is
+waited for. A node that runs alone is yielded as it is, so that it needs no thread.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.engine.loop.driver_commands import (
     Begin,
     Cancelled,
-    Failed,
     Gather,
     PostsArrived,
     Report,
@@ -23,29 +22,24 @@ from limpet.engine.loop.driver_commands import (
     Wait,
     WaitTooLong,
 )
-from limpet.engine.loop.next_node import SectionStart, plan_of_branches, subgraph_start
-from limpet.engine.loop.node_outcomes import MayStop, save
+from limpet.engine.loop.next_node import plan_of_branches
+from limpet.engine.loop.parallel.flow_steps import advance_flow, report_advance
 from limpet.engine.loop.run_context import (
     SAVE,
     SLEEPING,
     WAITING,
     LoopStop,
-    RunBranches,
     RunContext,
-    combined_stop,
-    stop_for,
 )
 from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
-from limpet.graphs.parallel import FAIL, InnerGraph
-from limpet.journal.encoding.codec import decode, detached_value
+from limpet.graphs.parallel import FAIL
+from limpet.graphs.plan import Plan
 from limpet.journal.open_parallel_section import Key
-from limpet.journal.records import open_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
-from limpet.journal.waits import EXPIRE_WAITS, has_expired_wait, reason_of
+from limpet.journal.waits import EXPIRE_WAITS, FAILED_PHASE, has_expired_wait, reason_of
 from limpet.journal.writer import summary
-from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
@@ -54,98 +48,31 @@ MAX_WAIT_WITH_QUESTION: Final = 1.0
 """Seconds that sleeping branches may hold up a run in which another branch asks: then it pauses with the question."""
 
 
-def enter_section(loop: NodeLoop, start: SectionStart) -> MayStop:
-    """Open branches after a node that completed, save both in one commit, and run the branches."""
-    context = loop.context
-    interval = context.saving.interval
-    open_section(loop, start)
-    if interval and not context.root.step % interval:
-        refusal = yield from save(loop)
-        if refusal is not None:
-            return refusal
-    yield from loop.reporter.stream_step()
-    return (yield from run_branches(loop))
-
-
-def run_subgraph(loop: NodeLoop, ctx: NodeContext, sub: InnerGraph) -> Generator[Any, Any, Any]:
-    """The outcome of a node that runs a graph: what that graph changed, or why it isn't done."""
-    p = loop.progress
-    call_unlocked = loop.context.journal_lock.call_unlocked
-    try:
-        if p.section is None:
-            open_section(loop, call_unlocked(subgraph_start, loop, ctx.node, sub))
-        stop = yield from run_branches(loop)
-        if stop is not None:
-            return stop
-        assert p.section is not None
-        final = p.section.children[ctx.node].branch_state()
-        if ctx.plan_node.workflow_task is not None:
-            ctx._add_inner_decisions(final)
-            return sub.outputs_of(final)
-        left = call_unlocked(sub.outer_update, final, loop.state, loop.plan.schema)
-        loop.changes.replace(p.section.kept)
-        return left
-    except Exception as error:
-        return Failed(error, again=False)
-
-
-def open_section(loop: NodeLoop, start: SectionStart) -> None:
-    """Open branches, on states that nothing else shares."""
-    p = loop.progress
-    writer = loop.context.saving.writer
-    at = loop.context.clocks.now()
-    data = start.data
-    # The record is made before the branches are opened: it says at which position that happened.
-    opened = open_record(p, start.encoded, at)
-    if "items" in data or "states" in data:
-        # These are values of the user's. The branches get what the journal has, so that a resume finds the same.
-        if writer is None:
-            data = detached_value(data)
-        else:
-            data = decode(start.encoded)
-    p.open_section(data)
-    if writer is not None:
-        writer.add_record_at(loop.context.root, loop.scope.path, at, opened)
-
-
-def run_branches(loop: NodeLoop) -> MayStop:
-    """Run the open branches. None when all are done; else why they aren't."""
-    loop.branch_stops = {}
-    # Branches share the values of this state, so from now on its own nodes get copies of what they read, too.
-    loop.changes.isolated = True
-    section = loop.progress.section
-    assert section is not None
-    reporter = loop.reporter
-    if section.layer is not None:
-        left = [key for key, child in section.children.items() if not child.done]
-        reporter.notify(events.LAYER_START, layer=section.layer, tasks=list(left))
-        yield from reporter.stream(reporter.stream_events.layer_starts(reporter, section.layer, left))
-    if loop.nested:
-        # One runner has all branches of the run, however deep: it alone decides what runs and what is saved.
-        refusal = yield RunBranches(loop)
-    else:
-        refusal = yield from BranchRunner(loop.context).run(loop)
-    if refusal is not None:
-        return stop_for(refusal)
-    if loop.context.stopping:
-        return LoopStop(CANCELLED)
-    stopped = [key for key, child in section.children.items() if not child.done]
-    if stopped:
-        return combined_stop([loop.branch_stops[key] for key in stopped if key in loop.branch_stops])
-    if section.layer is not None:
-        reporter.notify(events.LAYER_COMPLETE, layer=section.layer)
-        loop.progress.fold_layer()
-    return None
+def stops_on_error(loop: NodeLoop) -> bool:
+    """Whether no task of a workflow begins after one has failed."""
+    return loop.plan.layers is not None and loop.plan.layers.stops_on_error
 
 
 class BranchGroup:
     """The open branches of one loop: those that wait to be begun, and how many are running.
 
     `parent` is the branch whose loop waits for them, or None where that is the run's own loop. `failing` says
-    that one of them failed, so no other is begun.
+    that one of them failed, so no other is begun; `stops_on_error` whether a failure means that.
     """
 
-    __slots__ = ("failing", "limit", "loop", "on_error", "parent", "plan", "running", "until", "waiting")
+    __slots__ = (
+        "failing",
+        "is_flow",
+        "limit",
+        "loop",
+        "on_error",
+        "parent",
+        "plan",
+        "running",
+        "stops_on_error",
+        "until",
+        "waiting",
+    )
 
     def __init__(self, loop: NodeLoop, parent: Branch | None, limit: int) -> None:
         section = loop.progress.section
@@ -156,6 +83,8 @@ class BranchGroup:
         self.failing = False
         self.plan, self.until = plan_of_branches(loop.plan, loop.progress)
         self.on_error = FAIL
+        self.is_flow = section.flow is not None
+        self.stops_on_error = section.layer is None or stops_on_error(loop)
         self.limit = limit
         opener = loop.plan.nodes[section.source].section
         if opener is not None and not section.inside:
@@ -169,20 +98,52 @@ class BranchGroup:
                 loop.branch_stops[key] = LoopStop(WAITING, None, reason_of(child.waits))
             elif child.status == RUNNING:
                 self.waiting.append(key)
+            elif child.status == FAILED:
+                # It failed before a supervisor resumed the run because it was time: that retries nothing.
+                failed = loop.branch_loop(key, self.plan, self.until)
+                loop.branch_stops[key] = LoopStop(FAILED, failed, child.reason or "", phase=FAILED_PHASE)
             else:
                 # It stopped before this resume, and the resume didn't have what it waits for: it still waits.
                 loop.branch_stops[key] = LoopStop(PAUSED, None, child.reason or "", questions=child.questions)
 
+    def plan_for(self, key: Key) -> Plan:
+        """The plan that one of the branches follows. A run may have added or changed a task of a data flow."""
+        flow = self.loop.scope.flow
+        if not self.is_flow or flow is None or not flow.changes_tasks:
+            return self.plan
+        assert self.plan.layers is not None
+        name = str(key)
+        return self.plan._replace(nodes=self.plan.layers.nodes_for(name, flow.progress.state["dag"][name]))
+
 
 class Branch:
-    """One branch that is running: `steps` is its loop, as a generator."""
+    """One branch that is running: `steps` is its loop, as a generator.
 
-    __slots__ = ("group", "key", "steps")
+    `is_noted` says that the planner of its data flow knows that it is done.
+    """
+
+    __slots__ = ("group", "is_noted", "key", "progress", "steps")
 
     def __init__(self, group: BranchGroup, key: Key) -> None:
         self.group = group
         self.key = key
-        self.steps = group.loop.branch_loop(key, group.plan, group.until).run_branch(group.on_error)
+        loop = group.loop.branch_loop(key, group.plan_for(key), group.until)
+        self.progress = loop.progress
+        self.steps = loop.run_branch(group.on_error)
+        self.is_noted = not group.is_flow
+
+
+class FlowReport(Branch):
+    """What is reported of finished tasks besides themselves. `steps` waits for the commit as a branch does."""
+
+    __slots__ = ()
+
+    def __init__(self, group: BranchGroup, steps: Generator[Any, Any, Any]) -> None:
+        self.group = group
+        self.key = ""
+        self.progress = group.loop.progress
+        self.steps = steps
+        self.is_noted = True
 
 
 class BranchRunner:
@@ -209,7 +170,6 @@ class BranchRunner:
         """Why the store refused records, if it did and the run can't continue without them."""
         self._sleeps = 0
         """How many sleeps there were: it orders those in the heap that end at the same time."""
-        self._may_skip_commit = False
         self._question_waits = False
         self._post_awaited = False
         self._posts_noticed = False
@@ -220,9 +180,6 @@ class BranchRunner:
         ready = self.ready
         queued = self.queued
         inline = context.limits.call_single_node_inline
-        layers = loop.plan.layers
-        observed = context.reporting.stream or context.reporting.emit is not None
-        self._may_skip_commit = layers is not None and layers.calls_no_user_code and not observed
         self._begin_group(loop, None)
         while True:
             # First let every branch that can continue do so, until it wants something. Only then is anything done:
@@ -232,7 +189,8 @@ class BranchRunner:
                 try:
                     command = branch.steps.send(answer)
                 except StopIteration as end:
-                    self._branch_stopped(branch, end.value)
+                    if type(branch) is not FlowReport:
+                        self._branch_stopped(branch, end.value)
                     continue
                 if type(command) is NodeContext:
                     queued.append((branch, command))
@@ -284,6 +242,8 @@ class BranchRunner:
     def _branch_stopped(self, branch: Branch, stop: LoopStop) -> None:
         group = branch.group
         group.running -= 1
+        if not branch.is_noted and branch.progress.done and self.refusal is None:
+            self._advance_flows([branch], saves=False)
         if stop.status in (FAILED, PAUSED, SLEEPING, WAITING):
             group.loop.branch_stops[branch.key] = stop
             if stop.status == PAUSED:
@@ -293,7 +253,7 @@ class BranchRunner:
                 # What it waits for may have come while that was saved.
                 self._begin_again_if_woken(group, branch.key)
             elif stop.status == FAILED:
-                group.failing = True
+                group.failing = group.stops_on_error
         elif stop.status == CANCELLED and self.refusal is None:
             # One branch that was asked to stop means that the run was. After a refusal, all of them are stopped.
             self.context.stopping = True
@@ -318,7 +278,9 @@ class BranchRunner:
         self._posts_noticed = False
         now = self.context.clocks.store()
         answer: Any = self.refusal
-        if answer is None and not self._layer_is_done():
+        begun: list[BranchGroup] = []
+        if answer is None:
+            begun = self._advance_flows(self.saving, saves=True)
             answer = yield from self._commit()
             # Only now: what was sent before the deadline has been taken in.
             if answer is None and self._is_late(now):
@@ -326,6 +288,30 @@ class BranchRunner:
                 answer = yield from self._commit()
         self.ready.extend((branch, answer) for branch in self.saving)
         self.saving.clear()
+        for group in begun:
+            self._fill(group)
+
+    def _advance_flows(self, branches: Sequence[Branch], saves: bool) -> list[BranchGroup]:
+        """Tasks of data flows are done: let others wait for their turn. Returns the groups in which any do."""
+        done: dict[BranchGroup, list[str]] = {}
+        for branch in branches:
+            if not branch.is_noted and branch.progress.done:
+                branch.is_noted = True
+                done.setdefault(branch.group, []).append(str(branch.key))
+        begun = []
+        for group, names in done.items():
+            advance = advance_flow(group.loop, names)
+            group.waiting.extend(advance.begun)
+            if advance.begun:
+                begun.append(group)
+            if advance.is_reported:
+                report = FlowReport(group, report_advance(group.loop, advance, saves))
+                if saves:
+                    next(report.steps)  # it waits for the commit, like the branches that are being saved
+                    self.saving.append(report)
+                else:
+                    self.ready.append((report, None))
+        return begun
 
     def _commit(self) -> Generator[Any, Any, Any]:
         """Commit what is pending, and take in the posts that wait: branches whose questions they answer run again."""
@@ -368,22 +354,6 @@ class BranchRunner:
         if stop.status in (PAUSED, WAITING) and section.children[key].can_run():
             del group.loop.branch_stops[key]
             group.waiting.append(key)
-
-    def _layer_is_done(self) -> bool:
-        """Whether those that wait for a commit are the last tasks of a layer, so that it can be left out.
-
-        The planner's commit follows at once and holds their records too: that saves every layer a commit. It is only
-        done where no observer or caller is notified of the tasks before that, and nothing could delay it.
-        """
-        if not (self._may_skip_commit and self.saving) or self.calling or self.queued or self.sleeping:
-            return False
-        group = self.saving[0].group
-        section = group.loop.progress.section
-        if section is None or group.parent is not None or group.waiting:
-            return False
-        if group.running != len(self.saving):
-            return False
-        return all(branch.group is group and section.children[branch.key].done for branch in self.saving)
 
     def _wait(self) -> Generator[Any, Any, bool]:
         """Wait until a node is done or a sleep is over. False if no branch runs any more."""
