@@ -370,16 +370,22 @@ class GraphMethods(ABC, Generic[S]):
     ) -> RunHandle[S]:
         """`start` for a node of another run, in whose store the new run is. `ctx.start` calls it."""
         from limpet.engine.sessions.start import enqueue_child
-        from limpet.handle import RunHandle
 
         check_deadline(request.deadline)
         _check_priority(priority)
-        # On the client of the parent, whatever the length of leases is that this graph has elsewhere.
-        compiled = self.compiled().on_store(client.store)._replace(client=client)
+        handle = self._child_handle(client, request.run_id)
+        assert handle._compiled is not None
         started = request._replace(input=_started_with(_or_nothing(request.input)))
-        enqueue_child(compiled, started, priority, delay)
+        enqueue_child(handle._compiled, started, priority, delay)
         nudge_supervisors(client.store)
-        return RunHandle(request.run_id, client, compiled)
+        return handle
+
+    def _child_handle(self, client: LeaseClient, run_id: str) -> RunHandle[S]:
+        """The handle of a run that another run has started, in whose store it is."""
+        from limpet.handle import RunHandle
+
+        # On the client of the parent, whatever the length of leases is that this graph has elsewhere.
+        return RunHandle(run_id, client, self.compiled().on_store(client.store)._replace(client=client))
 
     def get(self, run_id: str) -> RunHandle[S]:
         """A run of this graph by its id: its status, state and result, and all that can be done with it.

@@ -43,7 +43,7 @@ def parent_graph() -> StateGraph:
         return {"other": other.run_id, "n": ctx.join(ctx.start(CHILD, {"n": 1}))["n"]}
 
     def end(state: State, ctx: Any) -> dict[str, Any]:
-        return {"n": state["n"] + ctx.join(state["other"])["n"]}
+        return {"n": state["n"] + ctx.join(state["other"], CHILD)["n"]}
 
     graph = StateGraph({"n": int, "other": str}, name="parent")
     graph.add_node("begin", run=begin).add_node("end", run=end).add_edge("begin", "end")

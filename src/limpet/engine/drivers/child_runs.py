@@ -75,6 +75,10 @@ class SessionChildren:
             session.on_child_graph(graph)
         return handle
 
+    def handle_of(self, run_id: str, graph: Any) -> Any:
+        """The handle of a child of this graph."""
+        return graph._child_handle(self._session.compiled.need_client("join"), run_id)
+
     def join(self, scope: Scope, wait: PostWait, handle: Any) -> State:
         """The result of a child that has ended. `handle` is its handle, if the caller has it.
 

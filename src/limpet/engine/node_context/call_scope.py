@@ -53,6 +53,10 @@ class ChildRuns(Protocol):
         """Start a child, or find it; returns its handle."""
         ...
 
+    def handle_of(self, run_id: str, graph: Any) -> Any:
+        """The handle of a child of this graph."""
+        ...
+
     def join(self, scope: Scope, wait: PostWait, handle: Any) -> Any:
         """The result of a child, once it has ended. Raises `ChildFailed`, and `PostAwaited` until then."""
         ...

@@ -62,8 +62,7 @@ def start_child(ctx: NodeContext, graph: Any, input: Any, options: ChildOptions)
         if name not in ChildOptions.__annotations__:
             raise TypeError(f"start() takes no {name!r}; it takes {', '.join(ChildOptions.__annotations__)}")
     ctx._check_open("start")
-    if not hasattr(graph, "_start_child"):
-        raise UsageError(f"start(graph, input): the graph is a StateGraph or a Workflow, not {graph!r:.80}")
+    _check_graph(graph, "start(graph, input)")
     children = ctx.scope.services.children
     if children is None:
         raise UsageError(
@@ -81,8 +80,10 @@ def start_child(ctx: NodeContext, graph: Any, input: Any, options: ChildOptions)
     return children().start(graph, request)
 
 
-def join_child(ctx: NodeContext, child: Any) -> Any:
+def join_child(ctx: NodeContext, child: Any, graph: Any = None) -> Any:
     """The result of a child run, by its handle or its id: its final State.
+
+    `graph` is its graph, with which a process that executes this run can execute the child, too. A handle has it.
 
     If it hasn't ended, this raises `PostAwaited`, which ends the call of the node. The node is called again from its
     first line when the child has ended; so it keeps earlier results with `once`. Raises `ChildFailed` for a child
@@ -99,7 +100,15 @@ def join_child(ctx: NodeContext, child: Any) -> Any:
     handle = None
     if child is not run_id:
         handle = child
+    elif graph is not None:
+        _check_graph(graph, "join(child, graph)")
+        handle = children().handle_of(run_id, graph)
     return children().join(ctx.scope, wait, handle)
+
+
+def _check_graph(graph: Any, call: str) -> None:
+    if not hasattr(graph, "_start_child"):
+        raise UsageError(f"{call}: the graph is a StateGraph or a Workflow, not {graph!r:.80}")
 
 
 def _child_id(ctx: NodeContext, key: str | None) -> str:

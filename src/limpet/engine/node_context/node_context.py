@@ -334,15 +334,15 @@ class NodeContext:
         """`start` without blocking the event loop."""
         return await in_thread(self.start, graph, input, **options)
 
-    def join(self, child: Any) -> Any:
+    def join(self, child: Any, graph: Any = None) -> Any:
         """The final State of a child run, by its handle or id. Until it has ended, no process holds this run."""
         from limpet.engine.node_context.child_runs import join_child
 
-        return join_child(self, child)
+        return join_child(self, child, graph)
 
-    async def ajoin(self, child: Any) -> Any:
+    async def ajoin(self, child: Any, graph: Any = None) -> Any:
         """`join` without blocking the event loop."""
-        return await in_thread(self.join, child)
+        return await in_thread(self.join, child, graph)
 
     def check(self) -> None:
         """Stop this call here if the run was cancelled, or if the call took longer than its timeout.
