@@ -72,6 +72,19 @@ def test_the_handler_follows_and_what_the_failed_call_changed_is_discarded(run: 
     assert asyncio.run(execute()) == expected
 
 
+@pytest.mark.parametrize("store", [None, MemoryStore()])
+def test_what_the_failed_call_altered_in_place_is_discarded(store: Any) -> None:
+    """Error edges: also where neither a store nor a reducer needs to know what changed."""
+
+    def alter(state: Any) -> None:
+        state["words"].append("lost")
+        raise Odd("late")
+
+    graph = StateGraph({"words": list}, name="g").add_node("a", alter).add_node("h").add_edge("a", END)
+    graph.add_error_edge("a", "h").set_entry_point("a").set_finish_point("h").compile(store=store)
+    assert graph.execute({"words": ["kept"]}) == {"words": ["kept"]}
+
+
 def test_the_error_has_type_message_node_attempts_and_time() -> None:
     """Error edges: after the retries are used up; as a parameter and as ctx.error; None without an error."""
     found: list[Any] = []

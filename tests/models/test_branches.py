@@ -792,7 +792,8 @@ class Bench(ModelBench):
             before = occurrence(self.progress, scope.path, last, more=0)
             saved = self.interval != 1 or before not in self.keys or before in self.durable
             assert saved, f"{before} isn't saved"
-            assert last not in scope.plan.interrupt_after or (before, AFTER) in self.shown or self._varies
+            stops = last in scope.plan.interrupt_after and not scope.progress.caught
+            assert not stops or (before, AFTER) in self.shown or self._varies
         assert task.node not in scope.plan.interrupt_before or (this, BEFORE) in self.shown or self._varies
         self.told[task.branch, task.node] += 0
         self.altered[scope.path] = told_apart(scope.progress.state)

@@ -203,7 +203,7 @@ class NodeLoop:
             # Call the node, on a private copy of the state.
             node = nodes[name]
             if p.section is None:
-                private = hand_out(tracked or node.retry is not None)
+                private = hand_out(tracked or node.retry is not None or bool(node.jumps))
             else:
                 private = self._hand_out_in_section(p.section)
             ctx = scope.current_call = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
