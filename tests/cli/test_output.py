@@ -167,6 +167,18 @@ def test_progress_is_for_those_who_watch() -> None:
     assert shown(lambda output: output.progress("1 of 2"), Output(as_json=True)) == ""
 
 
+def test_only_a_line_of_progress_is_cleared() -> None:
+    """H12: a line that a node is still printing stays."""
+
+    def work(output: Output) -> None:
+        output.progress("")
+        output.progress("1 of 2")
+        output.progress("")
+        output.progress("")
+
+    assert shown(work) == "\r\x1b[K1 of 2\r\x1b[K"
+
+
 @pytest.mark.parametrize("seconds", [1e20, 2**62, float("inf"), 253_402_300_800])
 def test_a_time_that_no_calendar_has_is_shown(seconds: float) -> None:
     """An imported run may ask something until then."""

@@ -78,6 +78,7 @@ class Output:
     def __init__(self, as_json: bool = False, colour: bool | None = None) -> None:
         self.json = as_json
         self._colour = colour
+        self._has_progress = False
 
     @property
     def live(self) -> bool:
@@ -168,8 +169,10 @@ class Output:
 
     def progress(self, text: str) -> None:
         """The progress of long work, in one line that the next call replaces; an empty one clears it."""
-        if self.live:
+        # Where no progress is shown, the line that would be cleared is one that a node is printing.
+        if self.live and (text or self._has_progress):
             write(sys.stderr, f"\r\x1b[K{printable(text)}")
+            self._has_progress = bool(text)
 
     def event(self, when: str, status: str, what: str) -> None:
         """One line about a run that is followed."""
