@@ -42,6 +42,7 @@ REFUSED: dict[str, Call] = {
     "state_at": lambda b, _: b.state_at(A_RUN),
     "diff": lambda b, _: b.diff(A_RUN, 1, 1),
     "answer": lambda b, _: b.answer(A_RUN, "yes"),
+    "send": lambda b, _: b.send(A_RUN, "note", "hello"),
     "cancel": lambda b, _: b.cancel(A_RUN),
     "fork": lambda b, _: b.fork(A_RUN),
     "prune_checkpoints": lambda b, _: b.prune_checkpoints(A_RUN, keep=1),
