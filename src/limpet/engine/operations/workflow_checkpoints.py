@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from limpet.engine.operations.stored_state import as_state, checkpoints, progress_of
@@ -10,10 +11,11 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import MASK, masked
 from limpet.graphs.workflow.layers import layers_of
+from limpet.graphs.workflow.order import order_of
 from limpet.graphs.workflow.redefinition import completed_layers
 from limpet.graphs.workflow.state import WorkflowState
 from limpet.graphs.workflow.task_report import ANSWER
-from limpet.journal.open_parallel_section import Key
+from limpet.journal.open_parallel_section import Key, OpenSection
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Checkpoint, Point
 
@@ -110,6 +112,8 @@ def _all_layers(progress: Progress) -> list[list[str]]:
     """The completed layers, the one that is in progress, and those to come."""
     tasks = progress.state["tasks"]
     section = progress.section
+    if section is not None and section.flow is not None:
+        return _layers_of_flow(progress.state, section)
     completed: list[list[str]] = [[] for _ in range(completed_layers(progress))]
     for name, record in tasks.items():
         if record["layer"] < len(completed):
@@ -123,6 +127,15 @@ def _all_layers(progress: Progress) -> list[list[str]]:
     if current:
         return [*completed, current, *to_come]
     return [*completed, *to_come]
+
+
+def _layers_of_flow(state: Mapping[str, Any], section: OpenSection) -> list[list[str]]:
+    """The layers of a data flow: those of tasks that have begun are known, the others follow from them."""
+    assert section.flow is not None
+    known = {name: record["layer"] for name, record in state["tasks"].items()} | section.flow.layers
+    layers = order_of(state["dag"], known, first_layer=section.layer or 0).by_layer
+    places = section.flow.places(state["dag"])
+    return [sorted(layers[number], key=places.__getitem__) for number in sorted(layers)]
 
 
 def _pauses(progress: Progress, state: WorkflowState) -> list[PauseInfo]:

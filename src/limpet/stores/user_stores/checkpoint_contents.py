@@ -72,14 +72,17 @@ def _workflow_contents(progress: Progress, state: Mapping[str, Any]) -> Contents
         completed = section.layer
     waves: list[list[str]] = [[] for _ in range(completed)]
     current = [] if section is None else [str(name) for name in section.children]
-    for name, record in records.items():
-        if record["layer"] < completed:
-            waves[record["layer"]].append(name)
-        elif name not in current:
-            current.append(name)
-    if current:
-        waves.append(current)
-    waves += _waves_to_come(state["dag"], {*records, *current})
+    if section is not None and section.flow is not None:
+        waves = _waves_of_flow(state, section.layer or 0)
+    else:
+        for name, record in records.items():
+            if record["layer"] < completed:
+                waves[record["layer"]].append(name)
+            elif name not in current:
+                current.append(name)
+        if current:
+            waves.append(current)
+        waves += _waves_to_come(state["dag"], {*records, *current})
     results = {name: each["result"] for name, each in records.items() if each["status"] == TASK_COMPLETED}
     known = {
         "messages": state["messages"],
@@ -90,13 +93,34 @@ def _workflow_contents(progress: Progress, state: Mapping[str, Any]) -> Contents
     return Contents(progress.checkpoint_id, _as_json(state["inputs"]), waves, completed, _as_json(known))
 
 
+def _waves_of_flow(state: Mapping[str, Any], first: int) -> list[list[str]]:
+    """The waves of a data flow: tasks that are done have their layers, each other one comes after what it needs."""
+    dag = state["dag"]
+    layers: dict[str, int] = {}
+    for name in TopologicalSorter({name: _dependencies(data) for name, data in dag.items()}).static_order():
+        record = state["tasks"].get(name)
+        if record is not None:
+            layers[name] = record["layer"]
+        else:
+            layers[name] = max(
+                first, 1 + max((layers[each] for each in _dependencies(dag[name])), default=-1)
+            )
+    waves: list[list[str]] = [[] for _ in range(1 + max(layers.values(), default=-1))]
+    for name in dag:
+        waves[layers[name]].append(name)
+    return waves
+
+
+def _dependencies(data: Mapping[str, Any]) -> list[str]:
+    return [*data.get("depends_on", ()), *data.get("optional", ())]
+
+
 def _waves_to_come(dag: Mapping[str, Any], known: set[str]) -> list[list[str]]:
     """The tasks that haven't begun, in waves: each comes after all that it depends on."""
     needed = {}
     for name, data in dag.items():
         if name not in known:
-            dependencies = (*data.get("depends_on", ()), *data.get("optional", ()))
-            needed[name] = [each for each in dependencies if each not in known]
+            needed[name] = [each for each in _dependencies(data) if each not in known]
     order = {name: place for place, name in enumerate(dag)}
     sorter = TopologicalSorter(needed)
     sorter.prepare()
