@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from time import time
 from typing import Any
 
@@ -206,25 +205,26 @@ def test_waits_for_time_hold_up_only_what_depends_on_them() -> None:
 def test_a_run_in_which_a_task_failed_ends_when_the_sleeping_ones_have_woken() -> None:
     """H13: a worker leaves such a run until they are due, retries nothing by itself, and then fails it."""
     calls: list[str] = []
-    until_when = datetime.now(UTC) + timedelta(hours=1)
+    hours = [0]
 
     def work(ctx: NodeContext) -> None:
         calls.append(ctx.node)
         if ctx.node == "bad":
             raise ValueError("no")
         if ctx.node == "nap":
-            sleep(until=until_when)
+            sleep(3600)
 
-    flow = Workflow("mixed", store=MemoryStore())
+    flow = Workflow("mixed", store=MemoryStore(clock=lambda: time() + 3600 * hours[0]))
     flow.add_task("bad", work).add_task("nap", work).add_task("then", work, depends_on=["nap"])
     flow.start(run_id="r")
     flow.recover()
     assert flow.get("r").shown_status == "sleeping"
-    until_when = datetime.now(UTC)
-    store = flow.compiled().need_client("test").store
-    store.clock = lambda: time() + 7200
+    hours[0] = 2
     flow.recover()
-    assert flow.get("r").status == "failed"
+    failed = flow.get("r").info
+    assert failed.status == "failed"
+    assert failed.error is not None
+    assert (failed.error["type"], failed.error["node"]) == ("ValueError", "bad")
     assert calls == ["bad", "nap", "nap", "then"]
 
 

@@ -332,5 +332,7 @@ def error_of(loop: NodeLoop, stop: LoopStop) -> dict[str, Any]:
     at = stop.at or loop
     node = at.scope.place(at.progress.node)
     if stop.cause is None:
+        if at.progress.status == FAILED and at.progress.error is not None:
+            return at.progress.error  # it failed in another process
         return {"type": "", "message": stop.reason, "node": node}
     return loop.reporter.error_data(stop.cause, node)
