@@ -137,9 +137,10 @@ class Drive:
         self.sim.begins(self, task)
         # A node that waits for the store while it runs lets other runs of the simulation continue.
         around = CURRENT.get()
-        outcome = call_node(task)
-        CURRENT.set(around)
-        return outcome
+        try:
+            return call_node(task)
+        finally:
+            CURRENT.set(around)
 
     def _delivered(self, task: NodeContext, outcome: Any) -> Any:
         """The loop gets the outcome of a task: its next commit will have it."""

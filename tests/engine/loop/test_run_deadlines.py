@@ -260,6 +260,23 @@ def test_a_supervisor_fails_a_paused_run_at_its_deadline(clock: ManualClock, on_
     assert graph.resume("r", 7)["n"] == 7
 
 
+def test_a_retry_asks_again_in_branches_long_before_the_new_deadline(
+    clock: ManualClock, on_clock: MemoryStore
+) -> None:
+    """H16: the run is due at once, although all of its branches wait for answers."""
+    graph = StateGraph({"n": int}, name="fan").add_node("src").add_fanin_node("join", lambda state: {})
+    for name in ("left", "right"):
+        graph.add_node(name, ask).add_parallel_edge("src", name, "join")
+    graph.set_entry_point("src").set_finish_point("join").compile(store=on_clock, preserve=True)
+    with pytest.raises(RunPaused):
+        graph.execute({"n": 0}, run_id="r", deadline=AN_HOUR)
+    clock.advance(AN_HOUR)
+    assert graph.recover() == ["r"]
+    graph.get("r").retry(deadline=AN_HOUR)
+    assert graph.recover() == ["r"]
+    assert len(graph.get("r").questions) == 2
+
+
 def test_a_worker_fails_a_run_that_waits(store_url: str) -> None:
     """H16: by the clock of every store."""
     graph = single(ask, "wait", {"n": int}, "timed").compile(store=store_url)
