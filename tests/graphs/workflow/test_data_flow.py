@@ -20,6 +20,7 @@ from limpet import (
     UsageError,
     Workflow,
     pause,
+    receive,
     sleep,
 )
 from limpet.journal.reader import read_progress
@@ -118,6 +119,31 @@ def test_a_question_can_be_answered_while_other_tasks_run() -> None:
     gates.wait("busy")
     until(lambda: bool(flow.get("r").questions))
     flow.get("r").answer("yes")
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert run.status == "completed"
+
+
+def test_a_question_from_before_a_resume_can_be_answered_while_other_tasks_run() -> None:
+    """H13, P3: a resume that brings one of two answers listens for the other, and for messages."""
+    gates = Gates()
+    flow = Workflow("two", store=MemoryStore(), lease=2.0)
+    flow.add_task("first", lambda: pause("First?"))
+    flow.add_task("second", lambda: pause("Second?"))
+    flow.add_task("third", lambda: receive("third"))
+    flow.add_task("then", gates.task(opens="then"), depends_on=["second"])
+    flow.add_task("last", gates.task(opens="last"), depends_on=["third"])
+    flow.add_task("busy", gates.task(opens="busy", awaits="last"), depends_on=["first"])
+    with pytest.raises(RunPaused) as paused:
+        flow.execute(run_id="r")
+    ids = {question.node: question.id for question in paused.value.questions}
+    run = flow.invoke({ids["first"]: "yes"}, checkpoint="r")
+    thread = threading.Thread(target=run.wait)
+    thread.start()
+    gates.wait("busy")
+    flow.get("r").answer(answers={ids["second"]: "yes"})
+    gates.wait("then")
+    flow.get("r").send("third", 3)
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert run.status == "completed"

@@ -227,6 +227,9 @@ class BranchRunner:
         """Begin with the branches of a loop that waits for them."""
         group = BranchGroup(loop, parent, self.context.limits.max_concurrency)
         self.groups.append(group)
+        for stop in loop.branch_stops.values():
+            self._question_waits |= stop.status == PAUSED
+            self._post_awaited |= stop.status == WAITING
         self._fill(group)
 
     def _fill(self, group: BranchGroup) -> None:
