@@ -16,6 +16,7 @@ from limpet import (
     MemoryStore,
     NodeContext,
     Retry,
+    RunCancelled,
     RunPaused,
     Runs,
     RunWaiting,
@@ -407,6 +408,29 @@ def test_a_branch_whose_deadline_passes_continues_while_another_runs() -> None:
 
     graph = fan({"take": take, "slow": slow}, schema=LOG, join=collect).compile(store=MemoryStore())
     assert graph.execute(run_id="r")["log"] == ["too late"]
+
+
+def test_a_message_that_came_in_time_is_received_after_a_cancel_and_a_resume(clock: ManualClock) -> None:
+    """H16: the run took nothing in any more when it was cancelled, and the deadline has passed since."""
+
+    def slow(state: State) -> dict[str, Any]:
+        if not calls:
+            calls.append("slow")
+            until(lambda: bool(graph.get("r").info.waits), "the other branch waits")
+            graph.cancel("r")
+            graph.send("r", "a", "in time")
+            clock.advance(61)
+        return {}
+
+    def take(state: State) -> dict[str, Any]:
+        return {"log": [receive("a", deadline=60, default="too late")]}
+
+    calls: list[str] = []
+    graph = fan({"take": take, "slow": slow}, schema=LOG, join=collect)
+    graph.compile(store=MemoryStore(clock=clock), preserve=True)
+    with pytest.raises(RunCancelled):
+        graph.execute(run_id="r")
+    assert graph.resume("r")["log"] == ["in time"]
 
 
 def test_async_nodes_receive_and_send() -> None:

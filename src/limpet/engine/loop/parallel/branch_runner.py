@@ -389,13 +389,16 @@ class BranchRunner:
     def _times_to_look(self) -> list[float]:
         """When the nearest sleep is over, and until when branches wait for posts, by the store's clock."""
         times = [until for until, _, _ in self.sleeping[:1]]
-        if self._post_awaited:
+        if self._post_awaited and not self.context.stopping:
             times += [each.deadline for each in self.context.root.all_waits() if each.deadline is not None]
         return times
 
     def _is_late(self, now: float) -> bool:
         """Whether a branch waits for a post that hasn't come until its deadline."""
-        return self._post_awaited and has_expired_wait(self.context.root, now)
+        # A run that stops takes nothing in, so what has come in time isn't known here. The resume finds out.
+        if self.context.stopping or not self._post_awaited:
+            return False
+        return has_expired_wait(self.context.root, now)
 
     def _end_late_waits(self, now: float) -> None:
         """Record that posts haven't come in time, for the next commit: their branches continue without them."""
