@@ -248,7 +248,7 @@ class Worker:
             resumer.ended(head, None)
         else:
             record = self.sim.runs[head.run_id]
-            slept = (opened.progress.due() or 0.0) > self.sim.clock.now
+            slept = record.slept_at_claim
             spared = record.crashes_alone_at_claim < MAX_CRASHES
             self.sim.check(spared or slept, "a run wasn't quarantined that should be")
             often = record.crashes_at_claim >= MAX_CRASHES - 1

@@ -14,6 +14,7 @@ from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.errors import StoreUnavailable
 from limpet.journal.inbox import Posted, is_cancel, read_post
+from limpet.journal.reader import read_progress
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, Commit, Lease, NewRun, Post, RunHead, Tail
 from limpet.journal.waits import MESSAGE
@@ -62,6 +63,8 @@ class Record:
         """How many holders were replaced since the last record was accepted; and when it was last claimed."""
         self.crashes_alone = self.crashes_alone_at_claim = 0
         """How many of them executed it alone, since it last got further; and when it was last claimed."""
+        self.slept_at_claim = False
+        """Whether it slept or waited when it was last claimed, so that no crash before counts."""
         self.tried_alone = False
         """Whether its newest record says that its holder executes it alone, and that one wasn't replaced yet."""
         self.is_suspect = False
@@ -320,9 +323,15 @@ class World:
         record.crashes_at_claim = record.crashes
         record.crashes_alone += crashed and record.tried_alone
         record.crashes_alone_at_claim = record.crashes_alone
+        record.slept_at_claim = self.sleeps(before.run_id)
         record.tried_alone = record.tried_alone and not crashed
         record.clean_at_claim = record.clean
         record.clean = False
+
+    def sleeps(self, run_id: str) -> bool:
+        """Whether a run does nothing yet by its journal: what was posted to it isn't considered."""
+        due = read_progress(MemoryStore.read(self.store, run_id)).due()
+        return due is not None and due > self.clock.now
 
     def begins(self, drive: Drive, task: NodeContext) -> None:
         """A node is about to be called."""
