@@ -259,7 +259,7 @@ def shares(**values: Any) -> Callable[[], TaskResult]:
 
 
 def test_a_task_sees_what_the_tasks_before_it_have_added_and_nothing_else() -> None:
-    """H13: results, context, messages and decisions, in the order of declaration, whoever was first."""
+    """H13: results, context, messages and decisions, in the order of declaration, whichever was first."""
     seen: dict[str, Any] = {}
 
     def look(ctx: NodeContext, context: Any, state: Any) -> None:
