@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from limpet.engine.leases.inbox_checks import read_inbox
@@ -16,7 +17,8 @@ from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import merge_update
 from limpet.engine.sessions.start import choose_id, new_run, run_metadata
-from limpet.journal.inbox import LETTERS
+from limpet.errors import DamagedRecord
+from limpet.journal.inbox import LETTERS, Posted
 from limpet.journal.progress import Progress
 from limpet.journal.reader import letters_after
 from limpet.journal.store import RUNNING
@@ -69,7 +71,10 @@ def _later_letters(client: LeaseClient, run_id: str, progress: Progress, step: i
         found = letters_after(salvaged_tail(client.store, run_id), step)
     if client.store.abilities.takes_part:
         number = max([progress.letters, *(letter.number for letter in found)])
-        for post in read_inbox(client.store, run_id, known_only=True):
+        posts: list[Posted] = []
+        with suppress(DamagedRecord):  # of the head: what the journal has can be forked all the same
+            posts = read_inbox(client.store, run_id, known_only=True)
+        for post in posts:
             if post.kind in LETTERS:
                 number += 1
                 letter = sent_letter(post)

@@ -372,7 +372,8 @@ def _store_input(
     # A user who resumes wants the run to run, so failed branches run again. A supervisor resumes only because it is
     # time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
-    is_delayed = progress.is_queued and waits.ARRIVAL in progress.timers
+    # A node that sleeps has a timer of its own besides. Only a run that hasn't begun has nothing but its delay.
+    is_delayed = progress.is_queued and progress.timers.keys() == {waits.ARRIVAL}
     wanted = not given.timed and (failed or is_delayed)
     is_given = answers or update or given.config or given.deadline is not None
     is_late = waits.has_expired_wait(progress, now)
