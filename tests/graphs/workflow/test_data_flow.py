@@ -149,6 +149,23 @@ def test_a_question_from_before_a_resume_can_be_answered_while_other_tasks_run()
     assert run.status == "completed"
 
 
+def test_the_deadline_of_a_question_passes_while_other_tasks_run() -> None:
+    """H13, H9: what depends on the question runs then, and the question isn't shown any more."""
+    gates = Gates()
+    flow = Workflow("late", store=MemoryStore(), lease=2.0)
+    flow.add_task("ask", lambda: pause("Go?", deadline=0.05, default="no"))
+    flow.add_task("then", gates.task(opens="then"), depends_on=["ask"])
+
+    def busy(ctx: NodeContext) -> list[Any]:
+        gates.wait("then")
+        return list(flow.get(ctx.run_id).questions)
+
+    flow.add_task("busy", busy)
+    state = flow.execute(run_id="r")
+    assert state.results["ask"] == "no"
+    assert state.results["busy"] == []
+
+
 def test_a_failure_holds_up_only_what_depends_on_it() -> None:
     """H13: the run fails when nothing else can run; a resume runs only what failed, and what depends on it."""
     calls: list[str] = []

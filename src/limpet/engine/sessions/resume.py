@@ -369,8 +369,7 @@ def _store_input(
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
     encode(dict(given.config or {}), "config")
-    # A user who resumes wants the run to run, so failed branches run again. A supervisor resumes only because it is
-    # time.
+    # A user who resumes wants failed branches to run again. A supervisor resumes only because it is time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     # A node that sleeps has a timer of its own besides. Only a run that hasn't begun has nothing but its delay.
     is_delayed = progress.is_queued and progress.timers.keys() == {waits.ARRIVAL}

@@ -38,7 +38,7 @@ from limpet.graphs.parallel import FAIL
 from limpet.graphs.plan import Plan
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
-from limpet.journal.waits import EXPIRE_WAITS, FAILED_PHASE, has_expired_wait, reason_of
+from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, FAILED_PHASE, has_expired_wait, reason_of
 from limpet.journal.writer import summary
 
 if TYPE_CHECKING:
@@ -387,24 +387,36 @@ class BranchRunner:
         return True
 
     def _times_to_look(self) -> list[float]:
-        """When the nearest sleep is over, and until when branches wait for posts, by the store's clock."""
+        """When the nearest sleep is over, and until when branches wait for posts or answers, by the store's clock."""
         times = [until for until, _, _ in self.sleeping[:1]]
-        if self._post_awaited and not self.context.stopping:
-            times += [each.deadline for each in self.context.root.all_waits() if each.deadline is not None]
+        if self.context.stopping:
+            return times
+        root = self.context.root
+        if self._post_awaited:
+            times += [each.deadline for each in root.all_waits() if each.deadline is not None]
+        if self._question_waits:
+            times += [each.deadline for each in root.unanswered_questions() if each.deadline is not None]
         return times
 
     def _is_late(self, now: float) -> bool:
-        """Whether a branch waits for a post that hasn't come until its deadline."""
+        """Whether a branch waits for a post or an answer that hasn't come until its deadline."""
         # A run that stops takes nothing in, so what has come in time isn't known here. The resume finds out.
-        if self.context.stopping or not self._post_awaited:
+        if self.context.stopping:
             return False
-        return has_expired_wait(self.context.root, now)
+        if self._post_awaited and has_expired_wait(self.context.root, now):
+            return True
+        return self._question_waits and bool(self.context.root.expired_questions(now))
 
     def _end_late_waits(self, now: float) -> None:
-        """Record that posts haven't come in time, for the next commit: their branches continue without them."""
+        """Record that posts and answers haven't come in time, for the next commit: their branches continue then."""
         context = self.context
         assert context.saving.writer is not None
-        context.saving.writer.add_move(context.root, {EXPIRE_WAITS: now}, context.clocks.now())
+        changes: dict[str, Any] = {EXPIRE_WAITS: now}
+        overdue = context.root.expired_questions(now)
+        if overdue:
+            changes[EXPIRE] = overdue
+            context.summary_is_old = True
+        context.saving.writer.add_move(context.root, changes, context.clocks.now())
         context.has_woken = True
 
     def _stop_waiting_branches(self) -> None:
