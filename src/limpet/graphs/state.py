@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn
 from limpet.errors import UnknownKey, UnstorableValue, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.encoding.codec import IMMUTABLE_TYPES, decode, detached_value, encode
+from limpet.journal.encoding.user_types import register_type
 from limpet.observe.events import STATE_CLONE, STATE_CREATE, STATE_MERGE, STATE_SET
 from limpet.observe.hub import Emit, gather
 from limpet.observe.observer_registry import resolve_observer
@@ -134,9 +135,8 @@ class State(dict[str, Any], Generic[Model]):
         return f"State({self._shown()!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        secrets = getattr(self, "_secrets", None)
-        more = (secrets,) if secrets else ()
-        return _restore, (dict(self), self.run_id, self.checkpoint_node, self._at, *more)
+        provenance = (self.run_id, self.checkpoint_node, self._at, getattr(self, "_secrets", None))
+        return _restore, (dict(self), *provenance)
 
     def _shown(self) -> dict[str, Any]:
         """Its data with secret values masked."""
@@ -434,6 +434,11 @@ def _restore(
     if secrets:
         made._secrets = secrets
     return made
+
+
+register_type(
+    State, name="limpet.State", to=lambda state: state.__reduce__()[1], restore=lambda part: _restore(*part)
+)
 
 
 def _refuse_assignment(key: str) -> NoReturn:

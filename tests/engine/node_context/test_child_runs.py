@@ -17,12 +17,14 @@ from limpet import (
     MemoryStore,
     RunCancelled,
     RunExists,
+    RunPaused,
     Runs,
     RunWaiting,
     State,
     StateGraph,
     UsageError,
     Workflow,
+    WorkflowState,
     append,
     pause,
     supervise,
@@ -51,6 +53,26 @@ def joining(child: StateGraph, count: int = 1) -> Callable[..., Any]:
         return {"n": sum(ctx.join(each)["n"] for each in started)}
 
     return plan
+
+
+@pytest.mark.parametrize("kind", ["graph", "workflow"])
+def test_the_state_of_a_child_can_be_kept_as_it_is(kind: str, store: Any) -> None:
+    """H16, H4: as a value of the state, or as the result of a task; a resumed run finds the same."""
+    child: Any = child_graph()
+    if kind == "workflow":
+        child = Workflow("child").add_task("n", lambda n: n * 2)
+
+    def page(ctx: NodeContext) -> Any:
+        return ctx.join(ctx.start(child, {"n": 2}))
+
+    flow = Workflow("parent", store=store, preserve=True)
+    flow.add_task("page", page).add_task("ask", lambda page: pause("Print?"))
+    with pytest.raises(RunPaused):
+        flow.execute(run_id="r")
+    kept = flow.resume("r", True).results["page"]
+    assert type(kept) is (State if kind == "graph" else WorkflowState)
+    assert (kept["n"] if kind == "graph" else kept.results["n"]) == 4
+    assert kept.run_id == children_of(flow, "r")[0].run_id
 
 
 def children_of(graph: Any, run_id: str) -> list[Any]:

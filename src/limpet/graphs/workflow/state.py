@@ -13,6 +13,7 @@ from limpet.errors import UsageError
 from limpet.graphs.reducers import Reducer, append, merge
 from limpet.graphs.secrets import MASKED
 from limpet.graphs.state import LiveState, State, TrackedState
+from limpet.journal.encoding.user_types import register_type
 
 TASK_COMPLETED: Final = "completed"
 TASK_FAILED: Final = "failed"
@@ -179,6 +180,14 @@ def _restore(
     if secrets:
         made._secrets = secrets
     return made
+
+
+register_type(
+    WorkflowState,
+    name="limpet.WorkflowState",
+    to=lambda state: state.__reduce__()[1],
+    restore=lambda stored: _restore(*stored),
+)
 
 
 def _wrong_shapes(state: State) -> Iterable[str]:
