@@ -75,6 +75,16 @@ def test_the_state_of_a_child_can_be_kept_as_it_is(kind: str, store: Any) -> Non
     assert kept.run_id == children_of(flow, "r")[0].run_id
 
 
+def test_the_layers_of_a_workflow_that_waits_for_a_child_are_reported_once() -> None:
+    """H16, H13: the loop begins again after the wait, and its layer doesn't."""
+    child = child_graph()
+    flow = Workflow("parent", store=MemoryStore())
+    flow.add_task("page", lambda ctx: ctx.join(ctx.start(child, {"n": 2}))["n"])
+    flow.add_task("end", lambda page: page)
+    events = list(flow.stream({}))
+    assert [event["layer"] for event in events if event["type"] == "layer_start"] == [0, 1]
+
+
 def children_of(graph: Any, run_id: str) -> list[Any]:
     return Runs(graph.compiled().client.store).list(parent=run_id)
 

@@ -125,6 +125,7 @@ class RunContext:
         "save_error",
         "saving",
         "services",
+        "started_layers",
         "stopping",
         "summary_is_old",
     )
@@ -155,6 +156,8 @@ class RunContext:
             reporting.output,
             saving.children,
         )
+        self.started_layers: set[tuple[str, int]] = set()
+        """The layers whose start was reported, each with the step and the branch of its workflow."""
         self.stopping = False
         self.cancel_requested = False
         self.summary_is_old = False

@@ -141,7 +141,9 @@ def report_layer_start(loop: NodeLoop, layer: int) -> Generator[Any, Any, None]:
         left = [key for key, child in section.children.items() if not child.done]
     elif loop.scope.flow is not None:
         left = loop.scope.flow.unfinished_tasks(layer)
-    if not left:
-        return  # all of them were done before
+    place = (f"{loop.scope.prefix}{loop.scope.branch}", layer)
+    if not left or place in loop.context.started_layers:
+        return  # all of them were done before, or the loop begins again after a wait
+    loop.context.started_layers.add(place)
     reporter.notify(events.LAYER_START, layer=layer, tasks=list(left))
     yield from reporter.stream(reporter.stream_events.layer_starts(reporter, layer, left))
