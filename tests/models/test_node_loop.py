@@ -142,6 +142,11 @@ class World:
     fetch: Callable[[int, str], Any] = lambda step, key: [step, key]
 
 
+def plain_type(error: str) -> str:
+    """The type of an error as the interpreter has it, whose states are plain dicts."""
+    return "KeyError" if error == "limpet.errors.UnknownKey" else error
+
+
 def _window(old: list[Any], new: list[Any]) -> list[Any]:
     return (old + new)[-3:]
 
@@ -200,7 +205,7 @@ def _perform(operation: tuple[Any, ...], state: Any, ctx: Any, world: World) -> 
             assert {**state} == dict(state.items())
         case ("error",):
             # Not its attempts, as a crash is one, nor its text and its time, which the model doesn't know.
-            state["caught"] = None if ctx.error is None else [ctx.error.type, ctx.error.node]
+            state["caught"] = None if ctx.error is None else [plain_type(ctx.error.type), ctx.error.node]
         case ("own copy", key, value):
             state[key].append(value)
         case ("ask", "ctx", key):
@@ -767,7 +772,7 @@ class Bench:
         """Where the store says that the run is."""
         p = read_progress(STORE.read(self.run_id))
         asked = tuple(question.id for question in p.questions)
-        error = None if p.status != FAILED or p.error is None else p.error["type"]
+        error = None if p.status != FAILED or p.error is None else plain_type(p.error["type"])
         return ModelStop(p.status, p.node, p.phase, p.step, asked, error)
 
     def _check_task(self, task: NodeContext) -> None:
