@@ -14,7 +14,7 @@ import pytest
 from limpet import MemoryStore, open_store
 from limpet.engine.node_context.call_scope import CURRENT
 from limpet.journal.store import Store
-from limpet.stores import opening
+from limpet.stores import opening, urls
 from limpet.testing import pytest_plugin as plugin
 from support.graphs import Via
 from support.postgres import Server, serve
@@ -59,7 +59,12 @@ def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> Iterator[
             yield request.getfixturevalue("database")
         case _:
             with redis_server(folder) as server:
+                before = list(urls._open_stores.values())
                 yield server.url
+                # While the server runs, and not when they are garbage: a socket that is found first would warn.
+                for store in list(urls._open_stores.values()):
+                    if store not in before:
+                        store.close()
 
 
 @pytest.fixture(params=["sqlite", "files", "postgres", "redis"])
