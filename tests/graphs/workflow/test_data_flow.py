@@ -16,6 +16,7 @@ from limpet import (
     NodeContext,
     Retry,
     RunPaused,
+    RunWaiting,
     TaskResult,
     UsageError,
     Workflow,
@@ -379,3 +380,15 @@ def test_a_condition_is_asked_when_it_is_the_tasks_turn_and_may_ask_a_question()
         flow.resume("r", True)
     assert [each.prompt for each in caught.value.questions] == ["How many?"]
     assert flow.resume("r", 7).results["b"] == 7
+
+
+def test_a_condition_that_waits_for_a_message_doesnt_hold_until_it_has_come() -> None:
+    """H13, H16: its task neither runs nor is skipped meanwhile, and other tasks run."""
+    flow = Workflow("mail", store=MemoryStore())
+    flow.add_task("a", lambda: 1)
+    flow.add_task("b", lambda: 2, condition=lambda: receive("go"))
+    with pytest.raises(RunWaiting):
+        flow.execute(run_id="r")
+    assert statuses(flow.state_at("r")) == {"a": "completed"}
+    flow.send("r", "go", False)
+    assert statuses(flow.resume("r")) == {"a": "completed", "b": "skipped"}

@@ -45,6 +45,10 @@ class Cancelled:
     __slots__ = ()
 
 
+SUSPENDED: Final = (Asked, Sleeping, Waiting, Cancelled)
+"""The outcomes of a call that neither completed nor failed: the node is called again later."""
+
+
 NOT_DONE: Final = object()
 """The outcome, for a driver alone, of a call that isn't over: it has emitted something for the caller."""
 

@@ -32,7 +32,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Sleeping, Waiting
+from limpet.engine.loop.driver_commands import SUSPENDED, Failed
 from limpet.engine.loop.next_node import SectionStart, check_goto, choose_next, report_jump
 from limpet.engine.loop.node_outcomes import (
     JumpTaken,
@@ -84,7 +84,7 @@ from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE, INTERRUPTED
 from limpet.observe import events
 
-UNFINISHED: Final = frozenset({Failed, Asked, Sleeping, Waiting, Cancelled, LoopStop})
+UNFINISHED: Final = frozenset({Failed, *SUSPENDED, LoopStop})
 """The outcomes of a call that didn't complete. Anything else is what the node returned."""
 
 NOT_AN_UPDATE: Final = UNFINISHED | {Goto}

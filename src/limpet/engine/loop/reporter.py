@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.loop.driver_commands import Asked, Cancelled, Failed, Report, Sleeping, Waiting
+from limpet.engine.loop.driver_commands import SUSPENDED, Failed, Report
 from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.call_scope import Scope
@@ -86,7 +86,7 @@ class Reporter:
 
     def node_ends(self, ctx: NodeContext, outcome: object) -> None:
         """Notify observers that a node completed or failed. Pauses, sleeps and stops have events of their own."""
-        if self.planning or isinstance(outcome, (Asked, Sleeping, Waiting, Cancelled)):
+        if self.planning or isinstance(outcome, SUSPENDED):
             return
         failed = isinstance(outcome, Failed)
         if isinstance(outcome, LoopStop):

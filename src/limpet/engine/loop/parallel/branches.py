@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.loop.driver_commands import (
-    Asked,
-    Cancelled,
-    Failed,
-    Sleeping,
-)
+from limpet.engine.loop.driver_commands import SUSPENDED, Failed
 from limpet.engine.loop.next_node import SectionStart, subgraph_start
 from limpet.engine.loop.node_outcomes import MayStop, save
 from limpet.engine.loop.parallel.branch_runner import BranchRunner, stops_on_error
@@ -99,7 +94,7 @@ def _check_condition(ctx: NodeContext) -> Generator[Any, Any, Any]:
     if isinstance(outcome, Failed):
         outcome.error.add_note(f"in the condition of task {node.name!r}")
         return outcome
-    if isinstance(outcome, (Asked, Sleeping, Cancelled)):
+    if isinstance(outcome, SUSPENDED):
         return outcome
     if ctx.task_report is not None and ctx.task_report.has_more_than_answers:
         problem = (
