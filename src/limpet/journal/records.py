@@ -39,6 +39,9 @@ OPEN = 5
 NESTED = 6
 BUNDLE = 7
 
+NO_CHANGE = encode({})
+"""The delta of a step that changes nothing: a node failed and another handles it, or a layer is folded."""
+
 KINDS = (STEP, SNAPSHOT, MOVE, MEMO, OPEN, NESTED)
 """The kinds that can be applied. A bundle is taken apart first: see `unbundle`."""
 

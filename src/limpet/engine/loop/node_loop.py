@@ -77,9 +77,8 @@ from limpet.graphs.plan import Plan, PlanNode, budget_reason
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import NodeState, State
 from limpet.graphs.workflow.tasks import TaskSkipped
-from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import Key, OpenSection
-from limpet.journal.records import step_record
+from limpet.journal.records import NO_CHANGE, step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE, INTERRUPTED
 from limpet.observe import events
@@ -89,9 +88,6 @@ UNFINISHED: Final = frozenset({Failed, *SUSPENDED, LoopStop})
 
 NOT_AN_UPDATE: Final = UNFINISHED | {Goto}
 """These, and that of a call that says where to go. Anything else is an update."""
-
-NO_CHANGE: Final = encode({})
-"""The delta of a step that changes nothing."""
 
 
 class NodeLoop:

@@ -8,23 +8,19 @@ commit is durable.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from limpet.engine.loop.node_outcomes import record, save_refused
 from limpet.engine.loop.run_context import SAVE
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.workflow.flow import Flow
-from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import BEGIN, SKIP
-from limpet.journal.records import step_record
+from limpet.journal.records import NO_CHANGE, step_record
 from limpet.journal.waits import ADVANCE
 from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
-
-NO_CHANGE: Final = encode({})
-"""The delta of a step that changes no key: a layer is folded into the state without one."""
 
 
 class LayerDone(NamedTuple):
