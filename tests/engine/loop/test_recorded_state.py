@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from limpet import END, START, MemoryStore, State, StateGraph, UsageError, append, merge, secret
 from limpet.journal.encoding.codec import encode
+from support.call_counts import calls_of
 from support.graphs import Via, chain, single
 
 
@@ -163,22 +163,6 @@ def test_secrets_are_masked_when_an_event_is_printed() -> None:
     event = next(graph.stream({}))
     assert "sesame" not in repr(event)
     assert event["state"]["token"] == event["update"]["token"] == "open sesame"
-
-
-def calls_of(run: Callable[[], Any]) -> int:
-    """How many functions are called, in Python and C."""
-    count = 0
-
-    def profile(frame: Any, event: str, arg: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(profile)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("reads", [False, True])

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from statistics import median
@@ -16,6 +15,7 @@ import pytest
 
 from limpet import MemoryStore, RunPaused, StateGraph, loads, pause
 from limpet.engine.sessions.step_retention import unneeded_before
+from support.call_counts import calls_of
 
 TURNS = int(os.environ.get("CONVERSATION_TURNS", "100"))
 KEPT = 20
@@ -65,21 +65,6 @@ def stored_bytes(graph: StateGraph, run_id: str = "r") -> int:
     client = graph.compiled().need_client("test")
     client.upkeep.finish()
     return sum(map(len, client.store.read(run_id, first=1).records))
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def answer(graph: StateGraph, turn: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from limpet import DefinitionError, ExecutionError, MemoryStore, TaskResult, UsageError, Workflow
+from support.call_counts import calls_of
 
 
 def add_one(before: int) -> int:
@@ -39,22 +39,6 @@ def depends_on(flow: Workflow, task: str) -> list[str]:
     plan = flow.freeze()
     assert plan.layers is not None
     return list(plan.layers.dag[task].get("depends_on", ()))
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions a call calls, those written in C included."""
-    count = 0
-
-    def note(frame: Any, event: str, argument: Any) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_a_task_costs_the_same_to_define_and_compile_in_a_workflow_of_any_size() -> None:

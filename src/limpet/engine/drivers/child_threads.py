@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from limpet.defaults import MAX_RUNS_AT_ONCE
 from limpet.engine.leases.lease_client import ChangeWaiter
-from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session, log
@@ -86,6 +85,7 @@ class ChildThreads:
 
     def _drive(self, child: str, compiled: CompiledGraph) -> bool:
         """Run a child to its next stop. Returns whether it has to be looked at again."""
+        from limpet.engine.drivers.sync_driver import drive_to_stop
         from limpet.engine.sessions.resume import resume
 
         client = compiled.need_client("start")
@@ -106,7 +106,7 @@ class ChildThreads:
             self._running[child] = session
             if self._left:
                 session.stop.leave()
-        return isinstance(_verdict_of(session).error, Conflict)
+        return isinstance(drive_to_stop(session).error, Conflict)
 
     def _wait_for_change(self, compiled: CompiledGraph, child: str) -> None:
         """Another process executes the child: wait until it has stopped there."""
@@ -115,16 +115,3 @@ class ChildThreads:
         with suppress(RunNotFound):
             while not self._left and client.head(child).holder is not None and waiter.wait():
                 pass
-
-
-def _verdict_of(session: Session) -> Verdict:
-    """Run a session to its next stop; its events are for observers only."""
-    from limpet.engine.drivers.sync_driver import drive
-
-    events = drive(session)
-    while True:
-        try:
-            next(events)
-        except StopIteration as end:
-            verdict: Verdict = end.value
-            return verdict

@@ -62,6 +62,17 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
                 raise
 
 
+def drive_to_stop(session: Session) -> Verdict:
+    """Run a session to its next stop; its events are for observers only."""
+    events = drive(session)
+    while True:
+        try:
+            next(events)
+        except StopIteration as end:
+            verdict: Verdict = end.value
+            return verdict
+
+
 def _drive(
     session: Session, threads: DriverThreads, outer_task: NodeContext | None
 ) -> Generator[dict[str, Any], None, Verdict]:

@@ -8,7 +8,7 @@ from random import random
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
-from limpet.engine.drivers.sync_driver import drive
+from limpet.engine.drivers.sync_driver import drive_to_stop
 from limpet.engine.leases.lease_client import client_for, executes_runs
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
@@ -79,7 +79,7 @@ class RunResumer:
         try:
             session = self.open_session(head)
             if session is not None:
-                verdict = _drive_to_stop(session)
+                verdict = drive_to_stop(session)
         except BaseException as problem:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
@@ -295,14 +295,3 @@ class SkippedRuns:
         """A run that was skipped is resumed."""
         with self._lock:
             self._runs.pop(run_id, None)
-
-
-def _drive_to_stop(session: Session) -> Verdict:
-    """Run a session to its next stop; its events are for observers only."""
-    events = drive(session)
-    while True:
-        try:
-            next(events)
-        except StopIteration as end:
-            verdict: Verdict = end.value
-            return verdict
