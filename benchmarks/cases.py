@@ -19,6 +19,7 @@ from typing import Annotated, Any
 
 import by_hand
 from conversation import conversation
+from data_flow import data_flow
 from layers import layers, thousand_tasks
 from measure import Result, against, folder, ratio, sizes, stored_bytes
 from postgres import postgres_loop, postgres_runs
@@ -351,6 +352,7 @@ CASES = (
     big_state,
     many_runs,
     parallel,
+    data_flow,
     layers,
     thousand_tasks,
     workflow_cost,
