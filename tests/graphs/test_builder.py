@@ -233,8 +233,8 @@ def test_every_mistake_is_listed_at_once() -> None:
             "an edge from 'draft': there is no node 'missing'",
             "several entry points ('draft', 'start'); a graph has one",
             "no finish point: say where the run may end with set_finish_point(name)",
-            "node 'review' leads nowhere: add an edge from it, or set_finish_point('review')",
-            "node 'island' leads nowhere: add an edge from it, or set_finish_point('island')",
+            "node 'review' leads nowhere: add an edge from it, declare its goto=[…], or set_finish_point('review')",
+            "node 'island' leads nowhere: add an edge from it, declare its goto=[…], or set_finish_point('island')",
             "node 'review' can't be reached from the entry point",
             "node 'island' can't be reached from the entry point",
             "node 'harbour' can't be reached from the entry point",
@@ -263,6 +263,15 @@ def test_each_kind_of_mistake_is_explained(graph: StateGraph, mistake: str) -> N
     """G2: unknown node, no entry, no exit, unreachable node, edge from nowhere."""
     (found,) = mistakes_of(graph)
     assert found.startswith(mistake)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [(["a", "b"], "c"), ("a", ["b", "c"]), (["a", "b"], END), ("a", None)]
+)
+def test_an_edge_leads_from_one_node_to_one(source: Any, target: Any) -> None:
+    """G2: several at once, as elsewhere, is a mistake that is explained."""
+    with pytest.raises(DefinitionError, match="must lead from one node to another: add an edge for each"):
+        StateGraph().add_edge(source, target)
 
 
 @pytest.mark.parametrize("call", ["compile", "execute", "invoke"])

@@ -331,6 +331,18 @@ def test_only_exceptions_can_be_caught(on: Any) -> None:
         StateGraph().add_error_edge("a", "h", on=on)
 
 
+def test_an_error_edge_that_can_never_be_taken_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Error edges: those before it catch all of its errors."""
+    graph = StateGraph(name="g").add_node("a").add_node("h").add_node("k").set_entry_point("a")
+    graph.set_finish_point("a").set_finish_point("h").set_finish_point("k")
+    graph.add_error_edge("a", "h", on=KeyError).add_error_edge("a", "k", on=(KeyError, ValueError)).compile()
+    assert caplog.text == ""
+    graph.add_error_edge("a", "h", on=(LookupError, UnicodeError)).compile()
+    assert caplog.text == ""
+    graph.add_error_edge("a", "h", on=(IndexError, UnicodeError)).compile()
+    assert "the edge from 'a' to 'h' is never taken, as those added before it catch its errors" in caplog.text
+
+
 def test_error_edges_count_for_reachability_and_in_the_fingerprint() -> None:
     """Error edges: a handler is reached by nothing else; a node with nothing else leads nowhere."""
     graph = risky(fail_plain)

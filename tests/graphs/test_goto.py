@@ -6,6 +6,7 @@ import asyncio
 import pickle
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial, wraps
 from multiprocessing import get_context
 from typing import Annotated, Any, Literal
 
@@ -87,6 +88,54 @@ def test_the_annotation_of_the_function_declares_targets() -> None:
         three(alone, goto=["b"]).execute({})
 
 
+Next = Goto[Literal["b", "c"]]
+
+
+def test_the_annotation_is_found_on_whatever_can_be_called() -> None:
+    """Goto: on a method, an object, what is wrapped; whatever the other annotations name."""
+
+    class Elsewhere:
+        """Known inside of this test only, as what is imported for type checkers is."""
+
+    def plain(state: Elsewhere) -> Goto[Literal["b", "c"]]:
+        return Goto("c")
+
+    def with_more(more: int, state: Any) -> Goto[Literal["b", "c"]]:
+        return Goto("c")
+
+    def by_alias(state: Any) -> Next | None:
+        return Goto("c")
+
+    class Node:
+        def __call__(self, state: Any) -> Goto[Literal["b", "c"]]:
+            return Goto("c")
+
+        def method(self, state: Any) -> Goto[Literal["b"]] | Goto[Literal["c"]]:
+            return Goto("c")
+
+    @wraps(plain)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        return plain(*args, **kwargs)
+
+    for run in (plain, partial(with_more, 1), by_alias, Node(), Node().method, wrapped):
+        graph = three(run, goto=None)
+        assert graph.compiled().plan.nodes["a"].goto == ("b", "c"), run
+        assert graph.execute({}) == {"log": ["c"]}
+
+
+def test_an_annotation_that_cannot_be_read_declares_nothing() -> None:
+    """Goto: a class that only type checkers know, or no targets at all."""
+
+    def unknown(state: Any) -> Goto[Literal["c"]] | Unheard:  # type: ignore[name-defined]  # noqa: F821
+        return None
+
+    def unnamed(state: Any) -> Goto[Any]:
+        return Goto("c")
+
+    for run in (unknown, unnamed, len):
+        assert three(run, goto=None).compiled().plan.nodes["a"].goto == ()
+
+
 def test_an_undeclared_target_fails_the_node_and_nothing_is_lost() -> None:
     """Goto: it isn't retried, as it would fail again; a resume calls the node again."""
     targets = ["nowhere", "c"]
@@ -107,6 +156,7 @@ def test_an_undeclared_target_fails_the_node_and_nothing_is_lost() -> None:
     [
         ("b", "must be a list"),
         ([1], "must be a list"),
+        (5, "must be a list"),
         (["bb"], "the goto of 'a': there is no node 'bb'; did you mean 'b'"),
         (["inner/x"], "there is no node 'inner/x'"),
     ],

@@ -98,14 +98,14 @@ class GraphBuilder:
         inner = self._inner_graph(what, run, inputs, outputs)
         if inner is not None and timeout is not None:
             raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
-        targets = read_goto(goto, run, what)
-        if targets:
-            if inner is not None or run is None:
-                raise DefinitionError(f"{what} has a goto, and no function that could return one", self.name)
-            self._draft.jumps.append(GotoEdge(name, targets))
         function = None
         if run is not None and inner is None:
             function = read_function(run, what)  # type: ignore[arg-type]  # checked there
+        targets = read_goto(goto, function, what)
+        if targets:
+            if function is None:
+                raise DefinitionError(f"{what} has a goto, and no function that could return one", self.name)
+            self._draft.jumps.append(GotoEdge(name, targets))
         self._draft.nodes[name] = NodeOptions(name, function, read_retry(retry), timeout, inner)
         return self._changed()
 
@@ -129,7 +129,12 @@ class GraphBuilder:
         `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n. With a `delay`, in
         seconds or as a `timedelta`, `source` is saved and `target` runs after that time.
         """
-        delay = read_delay(delay, f"the edge {source!r} → {target!r}")
+        what = f"the edge {source!r} → {target!r}"
+        if not (isinstance(source, str) and isinstance(target, str)):
+            raise DefinitionError(
+                f"{what} must lead from one node to another: add an edge for each", self.name
+            )
+        delay = read_delay(delay, what)
         if delay and (source == START or target == END):
             raise DefinitionError("an edge from START or to END can't have a delay", self.name)
         if source == START:

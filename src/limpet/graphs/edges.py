@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_ori
 
 from limpet.errors import Conflict, DefinitionError, RunNotFound, UsageError
 from limpet.graphs.parallel import Section
-from limpet.graphs.parameters import Function
+from limpet.graphs.parameters import Function, resolved_hint
 from limpet.graphs.predicates import describe
 from limpet.graphs.retry import is_one_of
 from limpet.journal.waits import DONE
@@ -192,37 +192,38 @@ class CaughtError(NamedTuple):
         return name
 
 
-def read_goto(given: Iterable[str] | None, run: Any, what: str) -> tuple[str, ...]:
+def read_goto(given: Any, function: Function | None, what: str) -> tuple[str, ...]:
     """The targets that a node declares: as `goto=[…]`, or by the annotation of its function.
 
     Raises `DefinitionError`.
     """
     if given is None:
-        return tuple(dict.fromkeys(_annotated_targets(run)))
-    targets = [] if isinstance(given, str) else list(given)
-    if isinstance(given, str) or not all(isinstance(each, str) for each in targets):
+        given = _annotated_targets(function)
+    targets: list[Any] = [None]
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        targets = list(given)
+    if not all(isinstance(each, str) for each in targets):
         raise DefinitionError(f"{what}: goto must be a list of the names of nodes, or END, not {given!r}")
     return tuple(dict.fromkeys(targets))
 
 
-def _annotated_targets(run: Any) -> list[str]:
+def _annotated_targets(function: Function | None) -> list[Any]:
     """The targets in the annotation `-> Goto[Literal["a", "b"]]`, alone or in a union."""
-    declared = getattr(run, "__annotations__", {}).get("return")
-    if "Goto" not in str(declared):
+    if function is None or function.return_hint is None:
         return []
-    from typing import get_type_hints
-
-    try:
-        hint = get_type_hints(run)["return"]
-    except Exception:  # a name that only a type checker knows
-        return []
-    found: list[str] = []
-    for part in (hint, *get_args(hint)):
+    hint = _aliased(resolved_hint(function.call, function.return_hint))
+    found: list[Any] = []
+    for part in (hint, *map(_aliased, get_args(hint))):
         if get_origin(part) is Goto:
-            for argument in get_args(part):
+            for argument in map(_aliased, get_args(part)):
                 if get_origin(argument) is Literal:
                     found += get_args(argument)
     return found
+
+
+def _aliased(hint: Any) -> Any:
+    """The type that an alias stands for, which was made by the `type` statement; any other as it is."""
+    return getattr(hint, "__value__", hint)
 
 
 def read_error_kinds(on: Any, what: str) -> tuple[type[Exception], ...]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, NamedTuple, get_type_hints
 
 from limpet.errors import DefinitionError, did_you_mean
 
@@ -24,7 +26,8 @@ class Function(NamedTuple):
 
     `plain` means that it takes the state as its only argument, so that it can be called directly. `required` and
     `optional` are the parameters that only a resource can fill, and `first` is one that takes the state, unless a
-    resource has its name. `state_hint` is the annotation of the parameter that takes the state, as it stands there.
+    resource has its name. `state_hint` and `return_hint` are the annotations of the parameter that takes the state
+    and of what is returned, as they stand there.
     """
 
     call: Callable[..., Any]
@@ -35,6 +38,7 @@ class Function(NamedTuple):
     optional: tuple[str, ...] = ()
     first: str = ""
     state_hint: Any = None
+    return_hint: Any = None
 
     def arguments(self, value_of: Callable[[str], Any]) -> dict[str, Any]:
         """The keyword arguments for one call; `value_of(name)` gives each value."""
@@ -71,9 +75,13 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
     if not callable(call):
         raise DefinitionError(f"{what} is not callable: {call!r}")
     try:
-        parameters = list(inspect.signature(call).parameters.values())
+        signature = inspect.signature(call)
     except (TypeError, ValueError):  # some functions written in C have no signature
         return Function(call, (("state", "state"),), True, False)
+    parameters = list(signature.parameters.values())
+    return_hint = None
+    if signature.return_annotation is not signature.empty:
+        return_hint = signature.return_annotation
     names = {parameter.name for parameter in parameters}
     takes: list[tuple[str, str]] = []
     positional: list[str] = []
@@ -101,10 +109,18 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
     if positional:
         if takes or required or positional != ["state"]:
             raise DefinitionError(f"{what} has positional-only parameters; only a lone state can be one")
-        return Function(call, (), True, is_async(call), state_hint=state_hint)
+        return Function(call, (), True, is_async(call), state_hint=state_hint, return_hint=return_hint)
     plain = not required and _takes_only_state(takes, parameters)
     return Function(
-        call, tuple(takes), plain, is_async(call), tuple(required), tuple(optional), first, state_hint
+        call,
+        tuple(takes),
+        plain,
+        is_async(call),
+        tuple(required),
+        tuple(optional),
+        first,
+        state_hint,
+        return_hint,
     )
 
 
@@ -124,3 +140,18 @@ def read_sync_function(call: Callable[..., Any], what: str) -> Function:
 def is_async(call: Callable[..., Any]) -> bool:
     """Whether a call returns an awaitable, as far as the function declares it."""
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(getattr(call, "__call__", None))  # noqa: B004  # it is the method that may be async
+
+
+def resolved_hint(call: Callable[..., Any], hint: Any) -> Any:
+    """What an annotation of a function means, also if it is a text. None if it names what its module doesn't know."""
+    while isinstance(call, partial):
+        call = call.func
+    if not inspect.isroutine(call):
+        call = type(call).__call__
+    known = getattr(inspect.unwrap(call), "__globals__", {})
+    # Alone, not with all annotations of the function: another one may name what only type checkers import.
+    alone = SimpleNamespace(__annotations__={"hint": hint})
+    try:
+        return get_type_hints(alone, known)["hint"]
+    except Exception:
+        return None

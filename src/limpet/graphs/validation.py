@@ -149,7 +149,7 @@ def _wrong_ends(draft: Draft) -> Iterator[str]:
         edges = draft.edges_from(name)
         leads_nowhere = not edges and not draft.has_goto(name)
         if leads_nowhere and name not in draft.exits and name not in in_branches:
-            what_to_do = f"add an edge from it, or set_finish_point({name!r})"
+            what_to_do = f"add an edge from it, declare its goto=[…], or set_finish_point({name!r})"
             yield Mistake(f"node {name!r} leads nowhere: {what_to_do}", DEAD_END, name)
         if name in draft.exits and any(edge.unconditional for edge in edges):
             always = "but it has an edge that is always taken, so the run would never end there"
@@ -232,14 +232,18 @@ def wrong_interrupts(draft: Draft, kind: str, names: list[str]) -> Iterator[str]
 
 def warn_of_unused_edges(draft: Draft, graph: str) -> None:
     """Warn of edges that can never be taken. Users may expect two edges from a node to run two nodes."""
-    for edge in _unused_edges(draft):
+    unused: list[tuple[OutEdge | ErrorEdge, str]] = []
+    unused += ((edge, "one added before it always is") for edge in _unused_edges(draft))
+    unused += ((edge, "those added before it catch its errors") for edge in _unused_error_edges(draft))
+    for edge, why in unused:
         from logging import getLogger
 
         getLogger("limpet.graph").warning(
-            "graph %s: the edge from %r to %s is never taken, as one added before it always is",
+            "graph %s: the edge from %r to %s is never taken, as %s",
             graph,
             edge.source,
             " or ".join(map(repr, edge.targets)),
+            why,
         )
 
 
@@ -250,6 +254,16 @@ def _unused_edges(draft: Draft) -> Iterator[OutEdge]:
             if edge.unconditional:
                 yield from edges[index + 1 :]
                 break
+
+
+def _unused_error_edges(draft: Draft) -> Iterator[ErrorEdge]:
+    caught: dict[str, tuple[type[Exception], ...]] = {}
+    for jump in draft.jumps:
+        if isinstance(jump, ErrorEdge):
+            before = caught.get(jump.source, ())
+            if all(issubclass(kind, before) for kind in jump.on):
+                yield jump
+            caught[jump.source] = (*before, *jump.on)
 
 
 def _in_branches(draft: Draft) -> set[str]:

@@ -7,16 +7,14 @@ pays nothing for them.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Container
-from functools import partial, update_wrapper
-from types import SimpleNamespace
-from typing import Any, get_type_hints
+from functools import update_wrapper
+from typing import Any, get_origin
 
 from limpet.errors import DefinitionError, UnstorableValue, did_you_mean
 from limpet.graphs.edges import Choice, Edge, Goto, OutEdge
 from limpet.graphs.parallel import Section
-from limpet.graphs.parameters import ABSENT, Function
+from limpet.graphs.parameters import ABSENT, Function, resolved_hint
 from limpet.graphs.schema import Schema
 from limpet.graphs.state import State
 from limpet.graphs.typed_state.annotations import has_instances, plain_type
@@ -68,29 +66,20 @@ def _class_of_state(function: Function, schema: Schema) -> Any:
     """The dataclass or pydantic model that the state's parameter is annotated with, if it is."""
     hint = function.state_hint
     if isinstance(hint, str):
-        hint = _resolved(function.call, hint, schema.source)
+        hint = _named_class(function, hint, schema.source)
     hint = plain_type(hint)
+    if has_instances(get_origin(hint)):
+        hint = get_origin(hint)  # a generic dataclass with the types that it is of
     if has_instances(hint):
         return hint
     return None
 
 
-def _resolved(call: Any, text: str, source: Any) -> Any:
+def _named_class(function: Function, name: str, source: Any) -> Any:
     """The class that an annotation names. One that is defined inside of a function is known by its name only."""
-    text = text.strip("\"'")
-    if text.rpartition(".")[2] == getattr(source, "__name__", None):
+    if name.strip("\"'").rpartition(".")[2] == getattr(source, "__name__", None):
         return source
-    while isinstance(call, partial):
-        call = call.func
-    if not inspect.isroutine(call):
-        call = type(call).__call__
-    known = getattr(inspect.unwrap(call), "__globals__", {})
-    # Not `get_type_hints`: another annotation may name what only type checkers import.
-    hints = {"state": text}
-    try:
-        return get_type_hints(SimpleNamespace(__annotations__=hints), known)["state"]
-    except Exception:
-        return None
+    return resolved_hint(function.call, name)
 
 
 class InstanceCall:
