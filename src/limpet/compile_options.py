@@ -9,11 +9,11 @@ from time import time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
-from limpet.durations import span_mistake
+from limpet.durations import Moment, moment_of, span_mistake
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, OnSaveError, kind_of
 from limpet.engine.sessions.step_retention import BackgroundCleanup
-from limpet.errors import DefinitionError
+from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.graph_config import CheckpointConfig
 from limpet.graphs.plan import Plan, all_functions, functions_in_branches
 from limpet.journal.optional_calls import provides
@@ -48,6 +48,7 @@ class WorkflowOptions(TypedDict, total=False):
     allow_plain_text_secrets: bool
     retention: Retention | None
     resources: Mapping[str, Any] | None
+    deadline: Moment | None
 
 
 class CompileOptions(NamedTuple):
@@ -73,6 +74,7 @@ class CompileOptions(NamedTuple):
     allow_plain_text_secrets: bool = False
     retention: Retention | None = None
     resources: Resources | None = None
+    deadline: Moment | None = None
 
     observers: Sequence[ObserverLike] = ()
 
@@ -119,6 +121,7 @@ class CompileOptions(NamedTuple):
             stores_plain_text=bool(plain_text_place),
             given=frozenset(self._given_run_settings()),
             shares_loop=_shares_loop(plan),
+            deadline=self.deadline,
         )
 
     def _given_run_settings(self) -> Iterator[str]:
@@ -218,6 +221,11 @@ class CompileOptions(NamedTuple):
             yield f"keep must be a whole number of at least 1, or None for all, not {self.keep!r}"
         if self.retention is not None and not hasattr(self.retention, "statuses"):
             yield f"retention must be a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+        if self.deadline is not None:
+            try:
+                moment_of(self.deadline, 0.0, "deadline")
+            except UsageError as mistake:
+                yield str(mistake)
 
 
 def read_encryption(given: Any) -> Any:

@@ -18,6 +18,7 @@ from limpet.engine.sessions.start import (
     StartRequest,
     check_deadline,
     choose_id,
+    deadline_for,
     enqueue,
     enqueue_or_find,
     start,
@@ -354,7 +355,8 @@ class GraphMethods(ABC, Generic[S]):
         id = choose_id(run_id)
         given = _started_with(_or_nothing(_one_input(input, input_state)))
         check_deadline(deadline)
-        request = StartRequest(given, config, id, labels, run_id is not None, deadline)
+        until = deadline_for(compiled, deadline)
+        request = StartRequest(given, config, id, labels, run_id is not None, until)
         begin = enqueue_or_find if _resumes(if_exists) else enqueue
         begin(compiled, request, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
@@ -700,7 +702,8 @@ class GraphMethods(ABC, Generic[S]):
             given = _started_with(input)
             if run_id is None and isinstance(given, State) and given.checkpoint_node is None:
                 run_id = given.run_id  # of a State that the user made for a run to come
-            request = StartRequest(given, config, choose_id(run_id), labels, run_id is not None, deadline)
+            until = deadline_for(compiled, deadline)
+            request = StartRequest(given, config, choose_id(run_id), labels, run_id is not None, until)
             client = compiled.client
             # A store that can't keep two processes apart could have both execute the run.
             if client is None or not _resumes(if_exists) or not client.store.abilities.leases:

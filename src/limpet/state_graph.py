@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 from limpet.compile_options import CompileOptions, read_encryption, read_resources, resolve_observers
 from limpet.defaults import LEASE, MAX_ITERATIONS
+from limpet.durations import Moment
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, warn_of_change_in_run
 from limpet.errors import UsageError
@@ -100,6 +101,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         retention: Retention | None = None,
         resources: Mapping[str, Any] | None = None,
         observers: Iterable[Any] = (),
+        deadline: Moment | None = None,
     ) -> Self:
         """Check the graph, set how it runs, and return it.
 
@@ -131,7 +133,8 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
 
         `resources` are live objects by name, or factories that make them, for nodes that name them as parameters.
         They are never stored. See `docs/how-to/resources.md`. `observers` watch all runs, besides those that the
-        graph was made with; in a worker, too, where the same code compiles the graph.
+        graph was made with; in a worker, too, where the same code compiles the graph. `deadline` is that of runs
+        which are started without one of their own.
 
         `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
         stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
@@ -156,6 +159,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
             retention=retention,
             resources=read_resources(resources, self.name),
             observers=resolve_observers(None, observers),
+            deadline=deadline,
         )
         self._interrupts = (
             interrupt_names("interrupt_before", interrupt_before),

@@ -484,11 +484,14 @@ def test_what_cannot_be_an_action_is_refused() -> None:
     assert set(BUILT_IN) == {
         "checkpoint.load",
         "checkpoint.save",
+        "emit",
         "file.read",
         "file.write",
         "http.request",
+        "progress",
         "prompt",
         "python",
+        "receive",
         "set",
         "shell",
     }

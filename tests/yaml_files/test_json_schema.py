@@ -136,6 +136,19 @@ GOOD: list[Any] = [
             {"name": "b", "retry": {"on": ["m:E"]}},
         ]
     },
+    {
+        "nodes": [
+            {"name": "a", "receive": "x", "output": "b"},
+            {
+                "name": "b",
+                "receive": {"name": "{{ x }}", "deadline": "1.5h", "default": None, "schema": "int"},
+            },
+            {"name": "c", "prompt": {"text": "x", "deadline": "2026-05-01T12:00Z", "secret": True}},
+            {"name": "d", "prompt": {"text": "x", "deadline": 0, "default": {}}},
+            {"name": "e", "uses": "emit", "with": {"data": None}},
+        ],
+        "config": {"deadline": "7d"},
+    },
 ]
 BAD: list[Any] = [
     {},
@@ -193,6 +206,16 @@ BAD: list[Any] = [
             {"uses": "file.read", "with": {"path": "x", "format": "xml"}},
             {"uses": "prompt", "with": {"text": "x", "key": "5"}},
             {"uses": "prompt", "with": {"text": "x", "schema": "it"}},
+            {"prompt": {"text": "x", "default": 1}},
+            {"prompt": {"text": "x", "deadline": "soon"}},
+            {"prompt": {"text": "x", "deadline": -1}},
+            {"prompt": {"text": "x", "deadline": None}},
+            {"receive": ""},
+            {"receive": {}},
+            {"receive": {"name": "x", "default": 1}},
+            {"receive": {"name": "x", "deadline": "1y"}},
+            {"receive": "x", "set": {"a": 1}},
+            {"uses": "progress", "with": {"done": -1}},
         )
     ),
     *(
@@ -232,6 +255,9 @@ BAD: list[Any] = [
             {"interval": -1},
             {"observers": "log"},
             {"lease": 0},
+            {"deadline": "{{ 1 }}"},
+            {"deadline": "1 year"},
+            {"deadline": True},
         )
     ),
     *(
@@ -282,6 +308,7 @@ WORDS = sorted(
         "x.yaml",
         "shell",
         "prompt",
+        "receive",
         "python",
         "http.request",
         "file.read",
@@ -327,7 +354,8 @@ NODES = st.lists(
     st.fixed_dictionaries(
         {"name": st.sampled_from(["a", "b", "c/d"])},
         optional=dict.fromkeys(
-            ("run", "uses", "with", "goto", "prompt", "graph", "retry", "output", "interrupt"), DATA
+            ("run", "uses", "with", "goto", "prompt", "receive", "graph", "retry", "output", "interrupt"),
+            DATA,
         ),
     ),
     max_size=3,

@@ -23,7 +23,7 @@ from limpet.yaml_files.grammar.mappings import KeyedMapping
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.templates import Template, render_all, results_read, variables_in
 
-GRAPH_VARIABLES = ("state", "config", "node", "run_id", "env", "parallel_results")
+GRAPH_VARIABLES = ("state", "config", "node", "run_id", "env", "parallel_results", "error")
 """The variables of templates and conditions in a graph."""
 
 EDGE_VARIABLES = ("state", "config", "node", "run_id")
@@ -136,6 +136,7 @@ def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
             "run_id": ctx.run_id,
             "env": _ENVIRONMENT,
             "parallel_results": parallel_results,
+            "error": ctx.error,
         }
 
     def update(result: Any) -> dict[str, Any] | None:

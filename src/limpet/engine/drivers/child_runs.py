@@ -11,7 +11,7 @@ from limpet.durations import Moment, moment_of
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.child_runs import ChildRequest
 from limpet.engine.node_context.questions import CallAbandoned, PostAwaited
-from limpet.engine.sessions.start import StartRequest, tag_names
+from limpet.engine.sessions.start import StartRequest, deadline_for, tag_names
 from limpet.errors import ChildFailed, RunNotFound
 from limpet.graphs.state import State
 from limpet.journal.reader import read_progress
@@ -64,7 +64,7 @@ class SessionChildren:
             request.config,
             request.run_id,
             tag_names(request.tags),
-            deadline=self._deadline(request.deadline),
+            deadline=self._deadline(deadline_for(graph.compiled(), request.deadline)),
             child_of=session.id,
         )
         client = session.compiled.need_client("start")

@@ -87,10 +87,10 @@ def _adapter(schema: Any) -> Any:
     return TypeAdapter(schema)
 
 
-def why_unfit(answer: Any, schema: Mapping[str, Any]) -> str:
+def why_unfit(answer: Any, schema: Mapping[str, Any], what: str = "the answer") -> str:
     """Why an answer doesn't fit the question's schema, or an empty str. Nothing fits a schema that isn't one."""
     try:
-        return _mismatch(answer, schema, schema.get("$defs", {}), "the answer")
+        return _mismatch(answer, schema, schema.get("$defs", {}), what)
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as problem:
         return f"the question's schema can't be used: {type(problem).__name__}: {problem}"
 

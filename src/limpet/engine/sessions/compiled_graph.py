@@ -7,6 +7,7 @@ from time import time
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
+from limpet.durations import Moment
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.sessions.step_retention import BackgroundCleanup
@@ -85,6 +86,8 @@ class CompiledGraph(NamedTuple):
     shares_loop: bool = False
     """Whether async nodes of its synchronous runs are awaited on the event loop of the process, where resources are
     open."""
+    deadline: Moment | None = None
+    """When a run fails that hasn't ended, unless its caller gives another deadline."""
 
     def watched_by(self, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The same with more observers."""

@@ -175,6 +175,13 @@ def deadline_of(given: Moment, now: float) -> float:
     return max(moment_of(given, now, "deadline"), 1.0)
 
 
+def deadline_for(compiled: CompiledGraph, given: Moment | None) -> Moment | None:
+    """The deadline of a new run: the one that its caller gives, or that of the graph."""
+    if given is None:
+        return compiled.deadline
+    return given
+
+
 def check_deadline(given: Moment | None) -> None:
     """Raise `UsageError` for what can't be a deadline."""
     if given is not None:

@@ -19,6 +19,7 @@ from limpet.yaml_files.grammar.value_types import (
     NotTemplated,
     Number,
     OneWordOf,
+    PointInTime,
     Templated,
     Text,
 )
@@ -39,6 +40,8 @@ _FUNCTION = NotTemplated(
     Text("a function as module:function", REFERENCE_PATTERN), "the file names the code, not the state"
 )
 _TEXT_OR_NUMBER = AnyOf(AnyText(), Number("a number"))
+_SCHEMA = Templated(AnyOf(OneWordOf(*ANSWER_TYPES), MapOf(AnyValue(), "a JSON Schema")))
+_NUMBER = Templated(Number("a number of at least 0", least=0))
 
 _CHECKPOINT_SAVE = KeyedMapping(
     "checkpoint.save",
@@ -62,15 +65,58 @@ _PROMPT = KeyedMapping(
     {
         "text": Key(Templated(Text("a question")), "The question.", required=True),
         "choices": Key(Templated(ListOf(AnyValue(), "a list of answers", 1)), "The possible answers."),
-        "schema": Key(
-            Templated(AnyOf(OneWordOf(*ANSWER_TYPES), MapOf(AnyValue(), "a JSON Schema"))),
-            "The type of the answer, or its JSON Schema.",
-        ),
+        "schema": Key(_SCHEMA, "The type of the answer, or its JSON Schema."),
         "key": Key(
             Text("a word", r"\D"), "The question's key, which tells it from other questions of the node."
         ),
+        "deadline": Key(Templated(PointInTime()), "Until when it can be answered; without it, at any time."),
+        "default": Key(
+            AnyValue(), "The result after the deadline; without it, the node fails with DeadlinePassed."
+        ),
+        "secret": Key(Boolean(), "Whether the answer is secret, and masked wherever it would be shown."),
     },
-    suggestions={"prompt": "text", "question": "text", "message": "text", "options": "choices"},
+    KeyRules(needs=[("default", ("deadline",))]),
+    suggestions={
+        "prompt": "text",
+        "question": "text",
+        "message": "text",
+        "options": "choices",
+        "timeout": "deadline",
+    },
+)
+_RECEIVE = KeyedMapping(
+    "receive",
+    "Take the oldest message of a name that was sent to the run, or wait for one; its value is the result.",
+    {
+        "name": Key(Templated(Text("the name of a message")), "The name of the message.", required=True),
+        "schema": Key(
+            _SCHEMA, "The type of the value, or its JSON Schema; the node fails if it doesn't fit."
+        ),
+        "deadline": Key(
+            Templated(PointInTime()), "Until when to wait; 0 takes a message only if there is one."
+        ),
+        "default": Key(
+            AnyValue(), "The result after the deadline; without it, the node fails with DeadlinePassed."
+        ),
+    },
+    KeyRules(needs=[("default", ("deadline",))]),
+    suggestions={"message": "name", "text": "name", "from": "name", "timeout": "deadline"},
+)
+_EMIT = KeyedMapping(
+    "emit",
+    "Pass something on to those who stream or follow the run; it isn't part of the state.",
+    {"data": Key(AnyValue(), "What to pass on.", required=True)},
+    suggestions={"value": "data", "text": "data", "message": "data"},
+)
+_PROGRESS = KeyedMapping(
+    "progress",
+    "Say how far the run is: in `limpet run`, `limpet runs watch` and progress bars.",
+    {
+        "done": Key(_NUMBER, "How much is done.", required=True),
+        "total": Key(_NUMBER, "How much there is to do, if that is known."),
+        "message": Key(Templated(AnyText()), "What is being done."),
+    },
+    suggestions={"text": "message", "of": "total"},
 )
 _SHELL = KeyedMapping(
     "shell",
@@ -201,11 +247,14 @@ _ACTIONS: Final = (
         _CHECKPOINT_SAVE,
         for_graphs_only=True,
     ),
+    Action("emit", "limpet.yaml_files.actions.run_calls:emit_data", _EMIT),
     Action("file.read", "limpet.yaml_files.actions.files:read_file", _FILE_READ),
     Action("file.write", "limpet.yaml_files.actions.files:write_file", _FILE_WRITE),
     Action("http.request", "limpet.yaml_files.actions.http:send_request", _HTTP),
-    Action("prompt", "limpet.yaml_files.actions.prompt:ask", _PROMPT),
+    Action("progress", "limpet.yaml_files.actions.run_calls:report_progress", _PROGRESS),
+    Action("prompt", "limpet.yaml_files.actions.run_calls:ask", _PROMPT),
     Action("python", "", _PYTHON),  # the function is in its arguments
+    Action("receive", "limpet.yaml_files.actions.run_calls:receive_message", _RECEIVE),
     Action("set", _computed_values, updates_state=True),
     Action("shell", "limpet.yaml_files.actions.shell:run_program", _SHELL),
 )

@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+from limpet.durations import moment_of
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
-from limpet.graphs.reducers import append, merge
+from limpet.graphs.reducers import add_messages, append, merge
 from limpet.graphs.resources.graph_resources import Resources, read_resources
 from limpet.graphs.retry import Retry
 from limpet.graphs.schema import read_schema
@@ -38,8 +39,14 @@ TYPE_OF_WORD: Mapping[str, Any] = {
     "str": str,
     "tuple": tuple,
 }
-REDUCER_OF_WORD: Mapping[str, Callable[..., Any]] = {"append": append, "merge": merge}
-_TYPE_OF_REDUCER = {"append": "list", "merge": "dict"}
+REDUCER_OF_WORD: Mapping[str, Callable[..., Any]] = {
+    "append": append,
+    "merge": merge,
+    "add_messages": add_messages,
+}
+_TYPE_OF_REDUCER = {"append": "list", "merge": "dict", "add_messages": "list"}
+SHORT_FORMS: Mapping[str, str] = {"prompt": "text", "receive": "name"}
+"""The actions that a node can name by a key of its own, each with the argument that may stand alone there."""
 _DEFAULT_TYPES = {
     "bool": (bool,),
     "dict": (dict,),
@@ -131,12 +138,13 @@ class DeclarationBuilder:
         graph = declared.get("graph")
         if graph is not None:
             return self.nested_graph(graph)
-        prompt = declared.get("prompt")
-        if prompt is not None:
-            arguments = prompt
-            if not isinstance(prompt.data, dict):
-                arguments = prompt.with_data({"text": prompt})
-            return self._action("prompt", arguments, prompt, owner, compiler)
+        for name, main_argument in SHORT_FORMS.items():
+            given = declared.get(name)
+            if given is not None:
+                arguments = given
+                if not isinstance(given.data, dict):
+                    arguments = given.with_data({main_argument: given})
+                return self._action(name, arguments, given, owner, compiler)
         values = declared.get("set")
         if values is not None:
             return self._action("set", values, values, owner, compiler)
@@ -165,10 +173,17 @@ class DeclarationBuilder:
                 f"{owner}: {ROOT_KEY} can't be made from data, which it has to keep inside; "
                 "write a directory, or a template of env alone",
             )
+        if name in BUILT_IN:
+            self.check_deadline(given.get("deadline"))
         bound: BoundAction | None = self.attempt(
             place, lambda: self.code.bound_action(name, arguments, compiler.variables, owner)
         )
         return bound or with_results_read(stand_in(name), arguments)
+
+    def check_deadline(self, deadline: Value | None) -> None:
+        """Note a deadline in the file that can't be one: the tables know only what times look like."""
+        if deadline is not None and not self.is_partial and not is_template(deadline.data):
+            self.attempt(deadline, lambda: moment_of(deadline.data, 0.0, "deadline"))
 
     def object_at(self, value: Value) -> Any:
         """The object that a reference names; a stand-in if it can't be imported."""

@@ -39,6 +39,7 @@ _COMPILE_SETTINGS = (
     "max_concurrency",
     "on_save_error",
     "keep",
+    "deadline",
 )
 _BOUNDARIES = dict(zip(BOUNDARY_NAMES, (START, END, START, END), strict=True))
 
@@ -74,6 +75,7 @@ class GraphBuilder(DeclarationBuilder):
         """The graph with all of its nodes and edges. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
+        self.check_deadline(self.value.place_of("config").get("deadline"))
         schema, defaults = self.schema()
         options = self.settings(("max_iterations", "observers"))
         graph: DeclaredGraph = self.attempt(

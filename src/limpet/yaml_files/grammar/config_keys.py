@@ -12,7 +12,15 @@ from limpet.yaml_files.grammar.shared_types import (
     POSITIVE_INTEGER,
     POSITIVE_INTEGER_OR_NULL,
 )
-from limpet.yaml_files.grammar.value_types import Boolean, Integer, ListOf, NotTemplated, OneWordOf, Text
+from limpet.yaml_files.grammar.value_types import (
+    Boolean,
+    Integer,
+    ListOf,
+    NotTemplated,
+    OneWordOf,
+    PointInTime,
+    Text,
+)
 
 _NO_TEMPLATE = "config is read when the file is loaded; for another value, call compile() after load()"
 
@@ -35,6 +43,10 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
     "lease": Key(
         DURATION,
         "Seconds after which another process may resume a run whose process no longer responds; 10 by default.",
+    ),
+    "deadline": Key(
+        NotTemplated(PointInTime(), _NO_TEMPLATE),
+        "When a run fails that hasn't ended, counted from its start; a caller can give another one.",
     ),
     "max_concurrency": Key(
         POSITIVE_INTEGER, "How many nodes or tasks of a run are called at once, at most; 32 by default."

@@ -48,7 +48,7 @@ from limpet.yaml_files.grammar.value_types import (
 )
 
 STATE_TYPES: Final = ("any", "bool", "bytes", "dict", "float", "int", "list", "set", "str", "tuple")
-REDUCERS: Final = ("append", "merge")
+REDUCERS: Final = ("append", "merge", "add_messages")
 NESTED_DECLARATION = SharedType("declaration", "a graph", lambda: _Declaration())
 
 RETRY = KeyedMapping(
@@ -84,7 +84,8 @@ STATE_KEY = KeyedMapping(
         ),
         "reducer": Key(
             AnyOf(OneWordOf(*REDUCERS), REFERENCE),
-            "How an update is combined with the current value: append, merge, or a function as module:function.",
+            "How an update is combined with the current value: append, merge, add_messages (by their ids), or a "
+            "function as module:function.",
         ),
         "default": Key(AnyValue(), "Its value at the start of a run that gives none."),
         "description": Key(AnyText(), "What it is for."),
@@ -201,6 +202,10 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
         AnyOf(Text("a question"), _ACTION_PARAMETERS["prompt"]),
         "A question that pauses the run until it is answered.",
     ),
+    "receive": Key(
+        AnyOf(Text("the name of a message"), _ACTION_PARAMETERS["receive"]),
+        "A message to the run that the node takes, or waits for.",
+    ),
     "set": Key(
         MapOf(AnyValue(), "a mapping of names to values", 1),
         "Values to compute; texts may be templates. "
@@ -216,7 +221,7 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
     "timeout": Key(DURATION, "How many seconds it may take."),
     "description": Key(AnyText(), "What it is for."),
 }
-_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "set", "graph")
+_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "receive", "set", "graph")
 
 NODE = KeyedMapping(
     "node",
@@ -224,7 +229,7 @@ NODE = KeyedMapping(
     {
         "name": Key(NEW_NODE_NAME, "Its name.", required=True),
         **_WORK_KEYS,
-        "output": Key(STATE_KEY_NAME, "The key of the state that gets the result of an action or prompt."),
+        "output": Key(STATE_KEY_NAME, "The key of the state that gets the result of an action."),
         "inputs": Key(
             RENAMED_KEYS, "What its graph starts with: its key to a key of this graph, or a template."
         ),
@@ -245,7 +250,7 @@ NODE = KeyedMapping(
         at_most_one=[_KINDS_OF_WORK],
         needs=[
             ("with", ("uses",)),
-            ("output", ("uses", "prompt")),
+            ("output", ("uses", "prompt", "receive")),
             ("inputs", ("graph",)),
             ("outputs", ("graph",)),
             ("goto_targets", ("run",)),

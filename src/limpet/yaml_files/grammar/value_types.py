@@ -8,9 +8,11 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any
 
+from limpet.durations import LONGEST_SPAN
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
 
@@ -140,6 +142,31 @@ class Integer(Number):
 
     def schema(self) -> Schema:
         return {**super().schema(), "type": "integer"}
+
+
+class PointInTime(ValueType):
+    """When: seconds from now, a text as `durations.Moment` has it, or what a template may give: a date or a span."""
+
+    expected = "a number of seconds, or a time such as 90s, 30m, 12h, 7d or 2026-05-01T12:00Z"
+    pattern = r"^ *[0-9]+(\.[0-9]+)? *[smhdw] *$|^[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    seconds = Number("a number of seconds", least=0, most=LONGEST_SPAN)
+
+    def accepts(self, value: Value) -> bool:
+        return self.seconds.accepts(value) or isinstance(value.data, (str, datetime, timedelta))
+
+    def check(self, value: Value, what: str, mistakes: Mistakes) -> None:
+        match value.data:
+            case str():
+                fits = re.search(self.pattern, value.data) is not None
+            case int() | float():
+                fits = _has_no_mistake(self.seconds, value)
+            case _:
+                fits = self.accepts(value)
+        if not fits:
+            self._note_mismatch(value, what, mistakes)
+
+    def schema(self) -> Schema:
+        return {"anyOf": [self.seconds.schema(), {"type": "string", "pattern": self.pattern}]}
 
 
 class Boolean(ValueType):
