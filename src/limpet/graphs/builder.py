@@ -22,7 +22,6 @@ from limpet.graphs.node_options import InnerGraphSpec, NodeOptions, check_node_n
 from limpet.graphs.parallel import COLLECT, FAIL, InnerGraph, OnError, Section
 from limpet.graphs.parameters import Function, read_function, read_sync_function
 from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, plan_node
-from limpet.graphs.predicates import Predicate
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
 from limpet.graphs.typed_state.typed_functions import typed_edge, typed_function
@@ -122,7 +121,7 @@ class GraphBuilder:
         return self.add_node(name, run, retry=retry, timeout=timeout, goto=goto)
 
     def add_edge(
-        self, source: str, target: str, predicate: Predicate | None = None, *, delay: Any = 0.0
+        self, source: str, target: str, predicate: Callable[..., Any] | None = None, *, delay: Any = 0.0
     ) -> Self:
         """Let `target` follow `source` if `predicate` holds, or always. Edges are tried in the order they were added.
 

@@ -39,15 +39,28 @@ async def double(order: Order) -> Order:
     return order.model_copy(update={"count": order.count * 2})
 
 
+def is_short(state: Essay) -> bool:
+    return state["words"] < 3
+
+
+def is_poor(review: Review) -> bool:
+    return review.score < 4
+
+
+def verdict(review: Review) -> str:
+    return END if review.score else "grade"
+
+
 def essays() -> StateGraph[Essay]:
     graph = StateGraph(Essay, name="essays").add_node("write", write)
-    return graph.add_edge(START, "write").add_edge("write", END).compile(store="memory://")
+    graph.add_edge(START, "write").add_edge("write", "write", is_short).add_edge("write", END)
+    return graph.compile(store="memory://")
 
 
 def reviews() -> StateGraph[Review]:
     graph = StateGraph(Review, name="reviews").add_node(grade)
-    graph.set_entry_point("grade").set_finish_point("grade")
-    return graph.compile(store="memory://")
+    graph.set_entry_point("grade").add_edge("grade", "grade", is_poor)
+    return graph.add_conditional_edges("grade", verdict, [END, "grade"]).compile(store="memory://")
 
 
 def orders() -> StateGraph[Order]:
