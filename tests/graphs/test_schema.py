@@ -6,7 +6,7 @@ import operator
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import pydantic
@@ -134,6 +134,30 @@ def test_what_describes_no_state_is_refused(schema: Any) -> None:
         DefinitionError, match="a schema must be a dict of types, a TypedDict, a dataclass or a pydantic"
     ):
         StateGraph(schema)
+
+
+@dataclass
+class Scaled:
+    value: int
+    scale: InitVar[int]
+
+
+@dataclass
+class ScaledByDefault:
+    value: int
+    scale: InitVar[int] = 2
+
+    def __post_init__(self, scale: int) -> None:
+        self.value *= scale
+
+
+def test_a_class_that_needs_more_than_its_fields_is_refused() -> None:
+    """H14: an instance couldn't be made of the state. What has a default isn't needed."""
+    with pytest.raises(DefinitionError, match="Scaled can't describe a state: its constructor needs 'scale'"):
+        StateGraph(Scaled)
+    with pytest.raises(DefinitionError, match="it has one value, and no fields"):
+        StateGraph(pydantic.RootModel[list[int]])
+    assert graph_of(ScaledByDefault, lambda state: None).execute({"value": 2}) == {"value": 4}
 
 
 @pytest.mark.parametrize("schema", [None, dict, {}])

@@ -275,6 +275,10 @@ def test_fields_with_aliases_keep_their_own_names_in_the_state() -> None:
     final = single(note, schema=Renamed).compile(store="memory://").execute({"topic": "kelp"})
     assert final == {"topic": "kelp", "tags": ["kelp"]}
     assert (final.model.topic, final.model.tags) == ("kelp", ["kelp"])
+    for given, where in (({"topicName": "kelp"}, "topic"), ({"topic": "kelp", "tags": [5]}, "tags.0")):
+        with pytest.raises(InvalidValue, match=f"the input doesn't fit Renamed: {where}: ") as caught:
+            single(note, schema=Renamed).execute(given)
+        assert caught.value.field == where
 
 
 @dataclass

@@ -7,7 +7,8 @@ import operator
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, Generic, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -16,6 +17,7 @@ from limpet import (
     END,
     DefinitionError,
     ExecutionError,
+    Goto,
     NodeContext,
     State,
     StateGraph,
@@ -39,6 +41,26 @@ class Review:
     author: Author | None = None
     log: Annotated[list[str], append] = field(default_factory=list)
     counts: Annotated[dict[str, int], merge] = field(default_factory=dict)
+
+
+T = TypeVar("T")
+
+
+@dataclass
+class Box(Generic[T]):
+    content: T
+
+
+@dataclass
+class Line:
+    text: str
+
+    def __post_init__(self) -> None:
+        self.size = len(self.text)
+
+    @cached_property
+    def length(self) -> int:
+        return self.size
 
 
 class Order(BaseModel):
@@ -302,6 +324,61 @@ def test_a_class_that_is_defined_inside_of_a_function_is_known() -> None:
         return {"number": state.number * 2}
 
     assert chain(double, Later(), names=["a", "b"], schema=Local).execute({"number": 5}).model == Local(11)
+
+
+def test_a_generic_dataclass_is_known_with_the_types_that_it_is_of() -> None:
+    """H14: the node gets an instance of the class itself."""
+
+    def double(box: Box[int]) -> Box[int]:
+        assert type(box) is Box
+        return Box(box.content * 2)
+
+    assert single(double, schema=Box).execute({"content": 2}) == {"content": 4}
+
+
+def test_a_model_that_allows_other_keys_has_them() -> None:
+    """H14: what a node gets, assigns and returns under a key that isn't a field; also in the final model."""
+
+    class Loose(BaseModel):
+        model_config = {"extra": "allow"}
+        count: int = 0
+
+    def assign(state: Loose) -> None:
+        assert state.model_extra == {"more": [1]}
+        state.more.append(2)  # type: ignore[attr-defined]
+        state.other = 5  # type: ignore[attr-defined]
+
+    def put_back(state: Loose) -> Loose:
+        return Loose(count=1, other=[state.other])  # type: ignore[attr-defined, call-arg]
+
+    for store in (None, "memory://"):
+        graph = chain(assign, put_back, schema=Loose).compile(store=store)
+        final = graph.execute({"more": [1]})
+        assert final == {"count": 1, "more": [1, 2], "other": [5]}
+        assert final.model == Loose(count=1, more=[1, 2], other=[5])  # type: ignore[call-arg]
+
+
+def test_an_attribute_that_isnt_a_field_is_refused_as_it_would_be_lost() -> None:
+    """H14: with the field that is meant. What the class itself keeps in an instance is its own affair."""
+
+    def misspell(review: Review) -> None:
+        review.scor = 3  # type: ignore[attr-defined]
+
+    async def misspell_later(review: Review) -> Goto[Any]:
+        misspell(review)
+        return Goto(END)
+
+    for node in (misspell, misspell_later):
+        with pytest.raises(
+            ExecutionError, match="'scor' was set, which isn't a field of Review; did you mean 'score'"
+        ):
+            single(node, schema=Review).execute({"topic": "kelp"})
+
+    def measure(line: Line) -> dict[str, Any]:
+        line._note = "scratch"  # type: ignore[attr-defined]
+        return {"text": line.text[: line.length]}
+
+    assert single(measure, schema=Line).execute({"text": "ab"}) == {"text": "ab"}
 
 
 def test_a_typed_dict_and_a_state_are_the_plain_state() -> None:

@@ -69,7 +69,9 @@ class FieldChecks:
     def _checked(
         self, what: str, values: dict[str, Any], state: Mapping[str, Any], complete: bool
     ) -> dict[str, Any]:
-        known = {key: value for key, value in values.items() if key in self._keys}
+        known = values
+        if not self.state_class.takes_others:
+            known = {key: value for key, value in values.items() if key in self._keys}
         if self._forbids_others:
             for key in values:
                 if key not in known:
@@ -90,7 +92,7 @@ class FieldChecks:
         """The values as the class makes them of what was given."""
         if not (self._is_model or self.sees_whole):
             return known
-        whole = {name: state[name] for name in self.state_class.names if name in state} | known
+        whole = self.state_class.values_in(state) | known
         if self._is_model and complete:
             return self.state_class.values(self.state_class.validated(whole))
         if self.sees_whole:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple
 
-from limpet.errors import InvalidValue, LimpetError, UsageError
+from limpet.errors import DefinitionError, InvalidValue, LimpetError, UsageError
 from limpet.graphs.secrets import mask_text, text_forms
 from limpet.graphs.typed_state.annotations import has_instances, is_model
 
@@ -15,7 +16,8 @@ class StateClass(NamedTuple):
     """A dataclass or pydantic model whose instances hold the values of a state.
 
     `names` are its fields and `needed` those without a default. Its constructor doesn't take `set_later`, which have
-    the values of the state, nor `derived`, which its `__post_init__` computes.
+    the values of the state, nor `derived`, which its `__post_init__` computes. If it `takes_others`, an instance has
+    all values of the state, as those of a model do that allows extra ones.
     """
 
     cls: Any
@@ -23,13 +25,20 @@ class StateClass(NamedTuple):
     needed: frozenset[str]
     set_later: frozenset[str] = frozenset()
     derived: frozenset[str] = frozenset()
+    takes_others: bool = False
+
+    def values_in(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """The values of a state that an instance has. Each is read from the state by its name, which may note it."""
+        if self.takes_others:
+            return {name: state[name] for name in state}
+        return {name: state[name] for name in self.names if name in state}
 
     def make(self, state: Mapping[str, Any]) -> Any:
         """An instance with the values of this state. A model isn't validated: its values were, where they entered.
 
         Raises `UsageError` if a value is missing, and what the class itself raises.
         """
-        values = {name: state[name] for name in self.names if name in state}
+        values = self.values_in(state)
         missing = [name for name in self.names if name in self.needed and name not in values]
         if missing:
             raise self.incomplete(missing)
@@ -49,8 +58,11 @@ class StateClass(NamedTuple):
         return self.make(values)
 
     def values(self, instance: Any) -> dict[str, Any]:
-        """The values of its fields."""
-        return {name: getattr(instance, name) for name in self.names if hasattr(instance, name)}
+        """The values that an instance has."""
+        values = {name: getattr(instance, name) for name in self.names if hasattr(instance, name)}
+        if self.takes_others:
+            values.update(instance.model_extra or {})
+        return values
 
     def set_values(self, instance: Any) -> dict[str, Any]:
         """The values that say something: those of a model that were set, and didn't come from a default."""
@@ -67,11 +79,13 @@ class StateClass(NamedTuple):
 
 
 def state_class(cls: Any) -> StateClass:
-    """How instances of a dataclass or pydantic model are made."""
+    """How instances of a dataclass or pydantic model are made. Raises `DefinitionError` if fields aren't enough."""
     if is_model(cls):
+        if getattr(cls, "__pydantic_root_model__", False):
+            raise DefinitionError(f"{cls.__name__} can't describe a state: it has one value, and no fields")
         known = cls.model_fields
         needed = frozenset(name for name, field in known.items() if field.is_required())
-        return StateClass(cls, tuple(known), needed)
+        return StateClass(cls, tuple(known), needed, takes_others=cls.model_config.get("extra") == "allow")
     names = []
     needed_names = set()
     set_later = set()
@@ -81,9 +95,21 @@ def state_class(cls: Any) -> StateClass:
             set_later.add(field.name)
         elif field.default is MISSING and field.default_factory is MISSING:
             needed_names.add(field.name)
+    _check_constructor(cls, names)
     if hasattr(cls, "__post_init__"):
         return StateClass(cls, tuple(names), frozenset(needed_names), derived=frozenset(set_later))
     return StateClass(cls, tuple(names), frozenset(needed_names), frozenset(set_later))
+
+
+def _check_constructor(cls: Any, names: Container[str]) -> None:
+    """Raise `DefinitionError` if an instance needs more than its fields, such as an `InitVar`."""
+    for parameter in inspect.signature(cls).parameters.values():
+        is_one = parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if is_one and parameter.default is parameter.empty and parameter.name not in names:
+            raise DefinitionError(
+                f"{cls.__name__} can't describe a state: its constructor needs {parameter.name!r}, which isn't a "
+                "field; give it a default"
+            )
 
 
 def model_of(state: Mapping[str, Any], schema: Any) -> Any:
@@ -95,7 +121,7 @@ def model_of(state: Mapping[str, Any], schema: Any) -> Any:
     if missing:
         raise made_from.incomplete(missing)
     try:
-        return made_from.validated({name: state[name] for name in made_from.names if name in state})
+        return made_from.validated(made_from.values_in(state))
     except LimpetError:
         raise
     except (TypeError, ValueError) as problem:
@@ -110,16 +136,23 @@ def invalid(
     reason = str(problem)
     if hasattr(problem, "errors"):
         found = problem.errors(include_url=False, include_context=False)
-        field = ".".join(map(str, found[0]["loc"]))
-        reason = "; ".join(_text_of(error, quoting=not secrets) for error in found)
+        names = {_alias_of(known): name for name, known in getattr(cls, "model_fields", {}).items()}
+        field = _place_of(found[0], names)
+        reason = "; ".join(_text_of(error, names, quoting=not secrets) for error in found)
     if secrets:
         reason = mask_text(reason, text_forms(values[key] for key in secrets if key in values))
     return InvalidValue(what, cls.__name__, field, reason)
 
 
-def _text_of(error: Mapping[str, Any], quoting: bool) -> str:
+def _place_of(error: Mapping[str, Any], names: Mapping[Any, str]) -> str:
+    """Where an error of pydantic is: the name of the field, by which the state knows it, and the way inside of it."""
+    first, *rest = error["loc"] or ("",)
+    return ".".join(map(str, (names.get(first, first), *rest)))
+
+
+def _text_of(error: Mapping[str, Any], names: Mapping[Any, str], quoting: bool) -> str:
     """One error of pydantic: the field, what is wrong, and the value, unless it could be a secret."""
-    place = ".".join(map(str, error["loc"]))
+    place = _place_of(error, names)
     text = str(error["msg"])
     if place:
         text = f"{place}: {text}"
@@ -140,10 +173,14 @@ def _as_pydantic_names_them(model: Any, values: Mapping[str, Any]) -> dict[str, 
     """Values by the names that `model_validate` takes: a field's alias, where it has one."""
     named = {}
     for name, value in values.items():
-        alias = model.model_fields[name].validation_alias
-        if hasattr(alias, "choices"):
-            alias = next((each for each in alias.choices if isinstance(each, str)), None)
-        if isinstance(alias, str):
-            name = alias
-        named[name] = value
+        field = model.model_fields.get(name)
+        named[_alias_of(field) or name] = value
     return named
+
+
+def _alias_of(field: Any) -> str | None:
+    """The name by which `model_validate` takes the value of a field, if that isn't the field's own."""
+    alias: Any = getattr(field, "validation_alias", None)
+    if hasattr(alias, "choices"):
+        alias = next((each for each in alias.choices if isinstance(each, str)), None)
+    return alias if isinstance(alias, str) else None

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container
 from functools import update_wrapper
-from typing import Any, get_origin
+from typing import Any, NamedTuple, get_origin
 
-from limpet.errors import DefinitionError, UnstorableValue, did_you_mean
+from limpet.errors import DefinitionError, UnstorableValue, UsageError, did_you_mean
 from limpet.graphs.edges import Choice, Edge, Goto, OutEdge
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import ABSENT, Function, resolved_hint
@@ -121,39 +121,61 @@ class InstanceUpdate(InstanceCall):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         state = self._state_in(args, kwargs)
         instance = self._made_from.make(state)
-        given = self._made_from.values(instance)
+        values = self._made_from.values(instance)
         # A list under a reducer is compared with a copy: the node may add items to the one that it got.
-        compared = {**given, **{key: _copied(given[key]) for key in self._reducers if key in given}}
+        compared = {**values, **{key: _copied(values[key]) for key in self._reducers if key in values}}
+        given = _Given(state, instance, values, compared, frozenset(getattr(instance, "__dict__", ())))
         returned = self._call_with(instance, args, kwargs)
         if hasattr(returned, "__await__"):
-            return self._await_update(returned, state, instance, given, compared)
-        return self._update(returned, state, instance, given, compared)
+            return self._await_update(returned, given)
+        return self._update(returned, given)
 
-    async def _await_update(self, result: Awaitable[Any], *rest: Any) -> Any:
-        return self._update(await result, *rest)
+    async def _await_update(self, result: Awaitable[Any], given: _Given) -> Any:
+        return self._update(await result, given)
 
-    def _update(
-        self, returned: Any, state: Any, instance: Any, given: dict[str, Any], compared: dict[str, Any]
-    ) -> Any:
+    def _update(self, returned: Any, given: _Given) -> Any:
         """What the call changes: the fields of a returned instance that differ, or what else it returned."""
         if isinstance(returned, Goto):
-            return Goto(returned.target, self._update(returned.update, state, instance, given, compared))
-        if returned is not instance:
-            for key, value in self._made_from.values(instance).items():
-                if value is not given.get(key, ABSENT):
-                    state[key] = value  # which refuses a key with a reducer
+            return Goto(returned.target, self._update(returned.update, given))
+        self._refuse_other_attributes(given)
+        if returned is not given.instance:
+            for key, value in self._made_from.values(given.instance).items():
+                if value is not given.values.get(key, ABSENT):
+                    given.state[key] = value  # which refuses a key with a reducer
         if not isinstance(returned, self._made_from.cls):
             return returned
         changed = {}
         for key, value in self._made_from.set_values(returned).items():
             if key in self._reducers:
                 value = _copied(value)
-            if not _is_same(value, compared.get(key, ABSENT)):
+            if not _is_same(value, given.compared.get(key, ABSENT)):
                 changed[key] = value
         if self._reducers.isdisjoint(changed):
             return changed
         # A State has whole values: they aren't combined with those that the state has.
         return State(changed, run_id="-")
+
+    def _refuse_other_attributes(self, given: _Given) -> None:
+        """Raise `UsageError` if the node has set what isn't a field of the dataclass: it would be lost."""
+        cls = self._made_from.cls
+        for name in getattr(given.instance, "__dict__", ()):
+            # What the class knows is its own affair, such as the value of a cached property.
+            if name not in given.attributes and not hasattr(cls, name) and not name.startswith("_"):
+                near = did_you_mean(name, self._made_from.names)
+                raise UsageError(f"{name!r} was set, which isn't a field of {cls.__name__}{near}")
+
+
+class _Given(NamedTuple):
+    """What a node got, to find out what it has changed: the state, and an instance with these values and attributes.
+
+    `compared` are the values as they were, also if the node changes them in place.
+    """
+
+    state: Any
+    instance: Any
+    values: dict[str, Any]
+    compared: dict[str, Any]
+    attributes: frozenset[str]
 
 
 def _copied(value: Any) -> Any:
