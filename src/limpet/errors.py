@@ -420,6 +420,8 @@ class RunError(LimpetError):
 class ExecutionError(RunError):
     """A run failed: `node`, the last good `state`, the `path` of nodes up to here, and the `cause`.
 
+    `node` is None where the run as a whole failed, rather than one of its nodes.
+
     With a store, `resume(run_id)` runs the node that failed again.
     """
 
@@ -436,12 +438,14 @@ class ExecutionError(RunError):
         cause: BaseException | None = None,
     ) -> None:
         self.reason = reason
-        self.node = node
+        self.node = node or None
         self.state = state
         self.path = list(path)
         self.cause = cause
         self.__cause__ = cause
-        message = f"node {node!r} of run {run_id!r}: {reason}"
+        message = f"run {run_id!r}: {reason}"
+        if self.node:
+            message = f"node {self.node!r} of {message}"
         if self.path:
             earlier = "… → " if len(self.path) > SHOWN_PATH else ""
             message += f" (path: {earlier}{' → '.join(self.path[-SHOWN_PATH:])})"

@@ -346,6 +346,8 @@ def _why_no_result(info: RunInfo) -> LimpetError:
         paused = RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
         return paused.with_advice(*way_on(info))
     if info.status in (CANCELLED, FAILED):
-        error_type = (info.error or {}).get("type")
-        return error_of_stopped(run_id, info.status, info.reason, error_type, info.node)
+        error = info.error or {}
+        return error_of_stopped(
+            run_id, info.status, info.reason, error.get("type"), error.get("node", info.node)
+        )
     return UsageError(f"run {run_id!r} is {info.status}")

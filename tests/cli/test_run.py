@@ -523,6 +523,20 @@ def test_a_run_with_a_deadline_fails_at_it_and_continues_with_another(limpet: Co
     assert limpet("runs", "show", "r", "--json").data["deadline"] > 0
 
 
+def test_what_is_shown_of_a_deadline_names_no_step_that_the_user_didn_t_write(
+    limpet: Command, here: Path
+) -> None:
+    """H16, P5: it is the error of the run, and a workflow is at several tasks."""
+    (here / "slow.py").write_text(
+        "from limpet import Workflow, sleep\n"
+        "flow = Workflow('slow').add_task('a', lambda: sleep(60)).add_task('b', lambda: sleep(60))\n"
+    )
+    done = limpet("run", "slow.py:flow", "--deadline", "0.2s")
+    assert done.code == 1
+    assert "✗ its deadline passed at" in done.out + done.err
+    assert "after_layer" not in done.out + done.err
+
+
 def test_a_deadline_that_isnt_a_time_is_wrong_use(limpet: Command) -> None:
     """H16."""
     done = limpet("run", "flows:plain", "-i", "x=1", "--deadline", "soon")

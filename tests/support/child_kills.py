@@ -87,10 +87,10 @@ def execute(store: Any, at: int) -> None:
 
 
 def work(store: Any, at: int) -> None:
-    """A worker executes the run and its children."""
+    """A worker executes the run and its children. It learns the graph of these from the run."""
     graph = parent_graph().compile(store=store, preserve=True)
     handle = graph.start({}, run_id="p")
-    with supervise(killing(store, at), [graph, CHILD], poll=0.02):
+    with supervise(killing(store, at), [graph], poll=0.02):
         wait_for(lambda: handle.status == "completed")
 
 
@@ -123,7 +123,7 @@ def finish(store: Any, way: str) -> dict[str, Any]:
         graph.execute({}, run_id="p")
     else:
         handle = graph.start({}, run_id="p")
-        with supervise(store, [graph, CHILD], poll=0.02):
+        with supervise(store, [graph], poll=0.02):
             wait_for(lambda: handle.status == "completed")
     children = graph.get("p").children()
     return {

@@ -126,6 +126,8 @@ class RunDisplay:
                 self._show_failure(place, event.get("error"))
             case "branch" if event["status"] == "failed":
                 self._show_failure(str(event["branch"]), event.get("error"))
+            case "error" if event.get("node") is None:
+                self._output.say(f"  ✗ {error_line(event.get('error'))}", "failed")
             case "error":
                 self._show_failure(place, event.get("error"))
             case "checkpoint_failed":

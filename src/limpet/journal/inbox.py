@@ -79,6 +79,15 @@ def child_end_post(run_id: str, child: str, mark: str) -> NewPost:
     return _new_post(run_id, f"{CHILD_RUN}:{child}\n{mark}", {"kind": CHILD_RUN, "name": child})
 
 
+def call_again_post(run_id: str, child: str, mark: str) -> NewPost:
+    """The nodes that wait for a child run are to be called again, although it hasn't ended.
+
+    `mark` distinguishes one such request from another.
+    """
+    data = {"kind": CHILD_RUN, "name": child, "again": True}
+    return _new_post(run_id, f"{CHILD_RUN}:{child}\nagain {mark}", data)
+
+
 def is_cancel(key: str) -> bool:
     """Whether a key is that of a request to cancel."""
     return key.partition(":")[0] == CANCEL

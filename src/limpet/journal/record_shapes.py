@@ -406,6 +406,7 @@ _MOVES: dict[str, Check] = {
     waits.RECEIVE: _is_receipt,
     waits.EXPIRE_WAITS: _is_timer,
     waits.END_JOINS: _is_list_of_strs,
+    waits.CALL_AGAIN: _is_list_of_strs,
     waits.ADVANCE: sections.is_change,
 }
 

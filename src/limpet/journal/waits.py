@@ -56,6 +56,8 @@ EXPIRE_WAITS = "waits_over"
 
 END_JOINS = "joined"
 """Child runs have ended, or are to be looked at again; the value lists their ids. See `end_joins`."""
+CALL_AGAIN = "called_again"
+"""The nodes that wait for child runs are called again meanwhile; the value lists the children. See `call_again`."""
 
 MESSAGE = "message"
 """The kind of a wait for a message that is sent to the run, and of its post."""
@@ -254,6 +256,13 @@ def end_joins(root: Progress, children: Sequence[str]) -> None:
             _end_wait(progress, wait.box, wait.key, None)
 
 
+def call_again(root: Progress, children: Sequence[str]) -> None:
+    """The nodes that wait for these child runs run again, as if they had never waited for them."""
+    for _, progress, wait in list(_waiting(root)):
+        if wait.kind == CHILD_RUN and wait.name in children:
+            progress.waits = [each for each in progress.waits if each != wait]
+
+
 def joined_children(root: Progress) -> list[str]:
     """The child runs that nodes wait for."""
     return [wait.name for _, _, wait in _waiting(root) if wait.kind == CHILD_RUN]
@@ -387,5 +396,6 @@ EVENTS: dict[str, Callable[[Progress, Any], None]] = {
     RECEIVE: lambda progress, value: receive(progress, *value),
     EXPIRE_WAITS: expire_waits,
     END_JOINS: end_joins,
+    CALL_AGAIN: call_again,
 }
 """What each of the names in a MOVE record does that aren't fields of a `Progress`."""

@@ -154,6 +154,9 @@ class _Run:
         node = str(data.get("node", "?"))
         if branch:
             node = f"{branch}/{node}"
+        where = f" at {node}"
+        if data.get("node") is None:  # the run as a whole
+            where = ""
         task = (node, data.get("iteration"))
         match event.type:
             case events.CHECKPOINT_RESUME:
@@ -179,9 +182,9 @@ class _Run:
                 reason = data.get("reason") or "waits for an answer"
                 return self._end(marks.paused, f"paused at {node}: {reason}")
             case events.RUN_FAIL:
-                return self._end(marks.failed, f"failed at {node}: {_error(data)}")
+                return self._end(marks.failed, f"failed{where}: {_error(data)}")
             case events.RUN_CANCEL:
-                return self._end(marks.failed, f"cancelled at {node}")
+                return self._end(marks.failed, f"cancelled{where}")
             case events.GRAPH_COMPLETE:
                 self.steps = max(self.steps, data.get("iterations", 0))
                 outcome = "completed"

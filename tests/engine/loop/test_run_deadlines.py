@@ -24,6 +24,7 @@ from limpet import (
     Runs,
     State,
     StateGraph,
+    StoreUnavailable,
     UsageError,
     Workflow,
     once,
@@ -404,3 +405,48 @@ def test_a_run_deep_in_a_graph_of_a_node_ends_at_the_deadline(
         graph.resume("r", deadline=AN_HOUR)
     assert [question.prompt for question in caught.value.questions] == ["How many?"]
     assert graph.resume("r", 7)["n"] == 7
+
+
+@pytest.mark.parametrize("kind", ["branches", "workflow"])
+def test_the_deadline_of_a_run_at_several_nodes_names_none_of_them(
+    kind: str, via: Via, never: threading.Event, store: Any
+) -> None:
+    """H16, P5: it is the run's error. One of its nodes asks, and others run."""
+    graph: Any
+    if kind == "workflow":
+        graph = Workflow("flow", store=store, preserve=True)
+        graph.add_task("ask", lambda: pause("Which?")).add_task("slow", lambda: never.wait(60))
+    else:
+        graph = fan({"ask": ask, "slow": block(never)}, schema={"n": int})
+        graph.compile(store=store, preserve=True)
+    seen: list[Any] = []
+    with pytest.raises(DeadlinePassed, match=r"^run 'r': its deadline passed at ") as caught:
+        via.execute(graph, {}, run_id="r", deadline=SHORT, observers=[seen.append])
+    assert caught.value.node is None
+    for again in (graph.get("r").result, lambda: graph.resume("r")):
+        with pytest.raises(DeadlinePassed, match=r"^run 'r': its deadline passed at "):
+            again()
+    assert [event.data["node"] for event in seen if event.type == "run.fail"] == [None]
+    [failed] = [event for event in graph.stream({}, deadline=SHORT) if event["type"] == "error"]
+    assert failed["node"] is None
+
+
+def test_a_workflow_that_can_t_be_saved_fails_as_a_whole(via: Via) -> None:
+    """P5: no node fails that its user didn't write."""
+
+    class FullStore(MemoryStore):
+        def append(self, commits: Any) -> Any:
+            raise StoreUnavailable("the disk is full")
+
+    flow = Workflow("flow", store=FullStore()).add_task("one", lambda: 1)
+    with pytest.raises(ExecutionError, match=r"^run 'r': checkpoint save failed: .*is full") as caught:
+        via.execute(flow, {}, run_id="r")
+    assert caught.value.node is None
+
+
+def test_a_workflow_that_is_cancelled_is_at_no_node_that_its_user_didn_t_write(store: Any) -> None:
+    """H8: as a whole it is at none."""
+    flow = Workflow("flow", store=store)
+    flow.add_task("one", lambda: flow.cancel("r")).add_task("two", lambda one: 2)
+    events = list(flow.stream({}, run_id="r"))
+    assert [event["node"] for event in events if event["type"] == "cancelled"] == [None]

@@ -71,12 +71,12 @@ class SessionChildren:
         handle = graph._start_child(client, start, request.priority, request.delay)
         with self._lock:
             self._handles[request.run_id] = handle
-        if session.on_child_graph is not None:
-            session.on_child_graph(graph)
+        self._make_known(graph)
         return handle
 
     def handle_of(self, run_id: str, graph: Any) -> Any:
         """The handle of a child of this graph."""
+        self._make_known(graph)
         return graph._child_handle(self._session.compiled.need_client("join"), run_id)
 
     def join(self, scope: Scope, wait: PostWait, handle: Any) -> State:
@@ -110,6 +110,11 @@ class SessionChildren:
         if given is not None:
             latest = min(latest, moment_of(given, self._session.lifecycle.context.clocks.store(), "deadline"))
         return datetime.fromtimestamp(latest, UTC)
+
+    def _make_known(self, graph: Any) -> None:
+        """A node names the graph of a child: a supervisor that has resumed the run can execute it from now on."""
+        if self._session.on_child_graph is not None:
+            self._session.on_child_graph(graph)
 
     def _begin_here(self) -> None:
         """Have this process execute the children that it knows, if no supervisor has it execute the run itself."""

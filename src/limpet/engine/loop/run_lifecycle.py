@@ -16,15 +16,14 @@ from limpet.engine.loop.run_context import WAITING, LoopStop, RunContext, change
 from limpet.engine.loop.stop_errors import (
     Failure,
     advise_retry,
+    changes_at_deadline,
     deadline_passed,
     error_of_stopped,
-    missed_deadline,
 )
 from limpet.engine.loop.taking_in import take_in, wait_for_children
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
     Conflict,
-    DeadlinePassed,
     ExecutionError,
     LimpetError,
     RunCancelled,
@@ -194,11 +193,12 @@ class RunLifecycle:
         """Report once more that a stored run has failed, or was cancelled."""
         p = self.progress
         stored = p.error or {}
-        node = stored.get("node") or p.current_node()
+        node = stored.get("node", p.current_node())
         error = error_of_stopped(p.run_id, p.status, p.reason, stored.get("type"), node)
-        event: dict[str, Any] = {"node": node, "state": self.loop.reporter.state_copy(), "run_id": p.run_id}
+        state = self.loop.reporter.state_copy()
+        event: dict[str, Any] = {"node": node or None, "state": state, "run_id": p.run_id}
         if p.status == CANCELLED:
-            yield Report({"type": "cancelled", **event, "node": p.node})
+            yield Report({"type": "cancelled", **event, "node": self._own_node()})
         else:
             if isinstance(error, ExecutionError):
                 error.state = event["state"]
@@ -265,30 +265,27 @@ class RunLifecycle:
         if isinstance(saved, Verdict):
             return saved
         reporter = self.loop.reporter
-        reporter.notify(events.RUN_CANCEL, node=p.node)
-        yield Report(
-            {"type": "cancelled", "node": p.node, "state": reporter.state_copy(), "run_id": p.run_id}
-        )
-        where = f" before {p.node!r}"
-        if self.loop.planning:
-            where = ""
+        node = self._own_node()
+        reporter.notify(events.RUN_CANCEL, node=node)
+        yield Report({"type": "cancelled", "node": node, "state": reporter.state_copy(), "run_id": p.run_id})
+        where = "" if node is None else f" before {node!r}"
         message = f"run {p.run_id!r} was cancelled{where}; what it saved can be resumed"
         return Verdict(CANCELLED, RunCancelled(message, p.run_id))
 
+    def _own_node(self) -> str | None:
+        """The node that the run itself is at. A workflow as a whole is at none that its user wrote."""
+        return None if self.loop.planning else self.progress.node
+
     def _miss_deadline(self) -> Ending:
-        """The run fails because its deadline has passed. A retry finds it where it was, and it asks again."""
+        """The run fails because its deadline has passed."""
         p = self.progress
-        node = p.current_node()
-        reason = missed_deadline(p)
-        error = {"type": DeadlinePassed.__name__, "message": reason, "node": node}
-        changes: dict[str, Any] = {"reason": reason, "error": error, "questions": []}
-        if p.is_at_interrupt:
-            changes["cleared"] = False  # nothing has approved it
+        changes = changes_at_deadline(p)
         saved = yield from self._save_stop(FAIL, changes)
         assert saved is not None
         if isinstance(saved, Verdict):
             return saved
-        return (yield from self._report_failure(Failure(reason, None, self.loop, node, p.path, True), saved))
+        failure = Failure(changes["reason"], None, self.loop, changes["error"]["node"], p.path, overdue=True)
+        return (yield from self._report_failure(failure, saved))
 
     def _leave(self, stop: LoopStop) -> Generator[Command, Any, Verdict | None]:
         """Leave the run where it is, for another process to resume when it is due. None if it continues here."""
@@ -408,6 +405,8 @@ class RunLifecycle:
                 node = p.node
                 # Branches may have finished nodes meanwhile. A second commit may succeed and keep them.
                 yield writer.commit(ignores_posts=True)
+        if loop.planning:
+            node = ""
         return (yield from self._report_failure(Failure(reason, refusal, loop, node, path)))
 
     def _report_failure(self, failure: Failure, saved: str = "") -> Ending:
@@ -429,9 +428,9 @@ class RunLifecycle:
         if self.context.saving.writer is not None:
             advise_retry(error, failure.reason)
         reporter = self.loop.reporter
-        reporter.notify(events.RUN_FAIL, node=failure.node, error=failure.reason)
+        reporter.notify(events.RUN_FAIL, node=failure.node or None, error=failure.reason)
         event = {
-            "node": failure.node,
+            "node": failure.node or None,
             "error": failure.reason,
             "exception": error,
             "state": state,

@@ -30,7 +30,7 @@ NEW_DEADLINE: Final = "give it a new one: resume({0!r}, deadline=…), or get({0
 class Failure(NamedTuple):
     """Why a run failed: the loop and the node where it did, and the nodes on the way there.
 
-    `overdue` says that the run's deadline has passed.
+    `node` is empty where the run as a whole failed. `overdue` says that the run's deadline has passed.
     """
 
     reason: str
@@ -41,6 +41,19 @@ class Failure(NamedTuple):
     overdue: bool = False
 
 
+def changes_at_deadline(progress: Progress) -> dict[str, Any]:
+    """What is recorded of a run that fails because its deadline has passed, besides its status.
+
+    A retry finds it where it was, and it asks again.
+    """
+    reason = missed_deadline(progress)
+    error = {"type": DeadlinePassed.__name__, "message": reason, "node": only_node(progress)}
+    changes: dict[str, Any] = {"reason": reason, "error": error, "questions": []}
+    if progress.is_at_interrupt:
+        changes["cleared"] = False  # nothing has approved it
+    return changes
+
+
 def missed_deadline(progress: Progress) -> str:
     """Why a run fails whose deadline has passed."""
     assert progress.deadline is not None
@@ -48,12 +61,26 @@ def missed_deadline(progress: Progress) -> str:
     return f"its deadline passed at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
+def only_node(progress: Progress) -> str:
+    """The node that a run is at, if it is at one only; empty if it is at several, or between layers of a workflow.
+
+    An error of the run as a whole names it, so it must not be one of many, or a node that the user didn't write.
+    """
+    places = [each for each in progress.branches_under_way() if each[1].section is None]
+    if len(places) == 1 and places[0][1].node != PLANNER:
+        path, branch = places[0]
+        return progress.path_name(path, branch.node)
+    if places or progress.section is not None or progress.node == PLANNER:
+        return ""
+    return progress.node
+
+
 def deadline_passed(
     run_id: str, reason: str, node: str, state: Mapping[str, Any] | None = None, path: Iterable[str] = ()
 ) -> DeadlinePassed:
     """The error of a run whose deadline has passed, for the reason that `missed_deadline` gives."""
     where = f"run {run_id!r}"
-    if node and node != PLANNER:
+    if node:
         where += f", at {node!r}"
     return DeadlinePassed(f"{where}: {reason}", run_id, node=node, state=state, path=path)
 

@@ -19,6 +19,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, Commit
 from limpet.journal.waits import ANSWER as ANSWERED
 from limpet.journal.waits import (
+    CALL_AGAIN,
     CHILD_RUN,
     DELIVER,
     END_JOINS,
@@ -133,6 +134,7 @@ def record_posts(
     answers: dict[str, Any] = {}
     letters: list[SentLetter] = []
     ended_children: set[str] = set()
+    called_again: set[str] = set()
     asks_to_cancel = False
     newest = 0
     for post in posts:
@@ -145,7 +147,8 @@ def record_posts(
         if post.kind in LETTERS and is_new:
             letters.append(sent_letter(post, clocks.store()))
         elif post.kind == CHILD_RUN and is_new:
-            ended_children.add(str(post.data["name"]))
+            found = called_again if post.data.get("again") else ended_children
+            found.add(str(post.data["name"]))
         elif post.kind == ANSWER and is_new:
             question_id = post.data["question"]
             at = min(post.data["at"], clocks.store())
@@ -165,9 +168,10 @@ def record_posts(
         delivered = addressed(root, letters)
         writer.add_move(root, {DELIVER: delivered}, clocks.now())
         ended_waits = any(addressee is not None for *_, addressee in delivered)
-    if joined := ended_children.intersection(joined_children(root)):
-        writer.add_move(root, {END_JOINS: sorted(joined)}, clocks.now())
-        ended_waits = True
+    for event, children in ((END_JOINS, ended_children), (CALL_AGAIN, called_again)):
+        if joined := children.intersection(joined_children(root)):
+            writer.add_move(root, {event: sorted(joined)}, clocks.now())
+            ended_waits = True
     return TakenIn(set(answers), asks_to_cancel, newest, ended_waits, frozenset(ended_children))
 
 

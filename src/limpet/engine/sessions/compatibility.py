@@ -11,7 +11,7 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.engine.sessions.start import deadline_of
-from limpet.errors import AlreadyCompleted, DefinitionError, RunCancelled, UsageError
+from limpet.errors import AlreadyCompleted, DeadlinePassed, DefinitionError, RunCancelled, UsageError
 from limpet.graphs.edges import END
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
@@ -182,7 +182,10 @@ def refuse_overdue(progress: Progress, now: float) -> None:
     """Raise `DeadlinePassed` for a run that has ended, and that would fail again at once without a new deadline."""
     if progress.status in ENDED and is_overdue(progress, now):
         reason = missed_deadline(progress)
-        raise advise_retry(deadline_passed(progress.run_id, reason, progress.current_node()), reason)
+        # Where it was then; if it had ended before, the deadline says nothing about where that was.
+        error = progress.error or {}
+        node = error.get("node", "") if error.get("type") == DeadlinePassed.__name__ else ""
+        raise advise_retry(deadline_passed(progress.run_id, reason, node), reason)
 
 
 def with_deadline(given: ResumeInput, progress: Progress, now: float) -> ResumeInput:

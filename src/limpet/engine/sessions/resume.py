@@ -386,7 +386,7 @@ def _store_input(
     at = time()
     changes = _changes(compiled, progress, given, answers, overdue)
     if joined:
-        changes = {waits.END_JOINS: joined, **changes}
+        changes = {waits.CALL_AGAIN: joined, **changes}
     if is_late:
         changes = {waits.EXPIRE_WAITS: now, **changes}
     if wanted and is_delayed:

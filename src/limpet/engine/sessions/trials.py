@@ -18,6 +18,7 @@ from limpet.engine.leases.lease_client import HeldRun
 from limpet.engine.loop.run_lifecycle import QUARANTINE, next_status
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import Conflict, RunQuarantined, StoreError
+from limpet.graphs.plan import PLANNER
 from limpet.journal.progress import Progress
 from limpet.journal.reader import read_progress_and_weight
 from limpet.journal.store import Tail
@@ -94,7 +95,11 @@ def quarantine(
 ) -> NoReturn:
     """Mark a run that crashes its process again and again as failed. Always raises `RunQuarantined`."""
     node = progress.current_node()
-    reason = f"its process crashed {times} times in a row at node {node!r}, so the run was quarantined"
+    where = f" at node {node!r}"
+    if node == PLANNER:
+        node = ""
+        where = ""
+    reason = f"its process crashed {times} times in a row{where}, so the run was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     status = next_status(tail.head.status, QUARANTINE)
     changes: dict[str, Any] = {"status": status, "reason": reason, "error": error}
@@ -108,7 +113,7 @@ def quarantine(
         raise problem
     held.commit(commit)
     if compiled.emit is not None:
-        data = {"run_id": progress.run_id, "node": node, "error": reason}
+        data = {"run_id": progress.run_id, "node": node or None, "error": reason}
         compiled.emit(events.RUN_FAIL, compiled.plan.name, data)
     quarantined = RunQuarantined(f"run {progress.run_id!r}: {reason}", progress.run_id)
     raise quarantined.with_advice(f"retry it with resume({progress.run_id!r})", "retry")

@@ -34,12 +34,15 @@ class OrphanFinder:
         self._holders.add(holder)
 
     def find(self, graphs: Collection[str], excluding: Collection[str]) -> list[RunHead]:
-        """The orphans among the runs of these graphs, without the runs named in `excluding`."""
+        """The orphans, without the runs named in `excluding`. A dead holder is noticed at once if it has runs of
+        these graphs."""
         if monotonic() < self._next_list and not any(map(is_dead, list(self._holders))):
             return []
         with_holder = (LeaseState.HELD, LeaseState.EXPIRED)
         found = self._store.list(RunFilter((RUNNING,), lease_states=with_holder, limit=MAX_LISTED))
-        held = [head for head in found if head.graph in graphs and head.run_id not in excluding]
-        self._holders = {head.holder for head in held if head.holder} - {this_process()}
+        held = [head for head in found if head.run_id not in excluding]
+        # Not of other graphs: their runs may stay with a dead holder, and the store would be asked again and again.
+        of_graphs = [head for head in held if head.graph in graphs]
+        self._holders = {head.holder for head in of_graphs if head.holder} - {this_process()}
         self._next_list = monotonic() + self._interval
         return [head for head in held if head.holder and is_dead(head.holder)]

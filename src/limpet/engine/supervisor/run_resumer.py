@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from random import random
 from time import monotonic
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from limpet.engine.drivers.sync_driver import drive_to_stop
 from limpet.engine.leases.lease_client import client_for, executes_runs
@@ -21,6 +20,8 @@ from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
 from limpet.engine.supervisor.run_picker import RunPicker
+from limpet.engine.supervisor.skipped_runs import SkippedRuns
+from limpet.engine.supervisor.stranded_runs import StrandedRuns
 from limpet.engine.supervisor.suspects import Suspects
 from limpet.errors import (
     AlreadyCompleted,
@@ -39,8 +40,6 @@ from limpet.threads.workers import Monitor
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
-RETRY_INTERVAL = 60.0
-"""Seconds until a run that couldn't be resumed is tried again."""
 STORE_RETRY_LIMIT = 10.0
 """Seconds, at most, between two tries to reach a store that is unavailable."""
 
@@ -57,6 +56,9 @@ class RunResumer:
         self.orphans = OrphanFinder(store, options.lease)
         self.picker = RunPicker(options.concurrency, options.per_graph)
         self.skipped = SkippedRuns()
+        self.stranded = StrandedRuns(
+            client_for(store, options.lease), self.picker, self.skipped, self._emit_for
+        )
         self.suspects = Suspects(options.poll)
         self.changed = Monitor()
         self.stopping = False
@@ -232,6 +234,13 @@ class RunResumer:
             with suppress(DefinitionError):  # another thread has added a graph of the same name
                 self._catalog.add(graph)
 
+    def _emit_for(self, name: str) -> Emit | None:
+        """The observers of a graph's runs: only those of the supervisor, if the graph isn't known or can't be had."""
+        with suppress(LimpetError):
+            if name in self._catalog.names:
+                return self._compiled_for(name).emit
+        return self._emit
+
     def _compiled_for(self, name: str) -> CompiledGraph:
         """A graph, with the settings by which it runs on this store."""
         if name not in self._compiled:
@@ -249,49 +258,3 @@ class RunResumer:
                 emit=both(compiled.emit, self._emit),
             )
         return self._compiled[name]
-
-
-class SkippedRun(NamedTuple):
-    """Why a run is skipped, and until when by the monotonic clock."""
-
-    reason: str
-    until: float
-
-
-class SkippedRuns:
-    """The skipped runs, by id. Threads may share it."""
-
-    def __init__(self) -> None:
-        self._runs: dict[str, SkippedRun] = {}
-        self._lock = threading.Lock()
-
-    def reasons(self) -> dict[str, str]:
-        """Why each run is skipped, by run id."""
-        with self._lock:
-            return {run_id: skipped.reason for run_id, skipped in self._runs.items()}
-
-    def run_ids(self) -> set[str]:
-        """The ids of the runs that are skipped now."""
-        now = monotonic()
-        with self._lock:
-            # A run is remembered for a while after its time is up: if it fails again for the same reason, that isn't
-            # logged again.
-            self._runs = {
-                run_id: skipped
-                for run_id, skipped in self._runs.items()
-                if skipped.until > now - RETRY_INTERVAL
-            }
-            return {run_id for run_id, skipped in self._runs.items() if skipped.until > now}
-
-    def skip(self, run_id: str, reason: str, seconds: float = RETRY_INTERVAL) -> None:
-        """Skip a run for this many seconds, and log a reason that is new."""
-        with self._lock:
-            before = self._runs.get(run_id)
-            self._runs[run_id] = SkippedRun(reason, monotonic() + seconds)
-        if before is None or before.reason != reason:
-            log().warning("run %s is skipped: %s", run_id, reason)
-
-    def forget(self, run_id: str) -> None:
-        """A run that was skipped is resumed."""
-        with self._lock:
-            self._runs.pop(run_id, None)

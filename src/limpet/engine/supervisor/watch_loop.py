@@ -19,8 +19,8 @@ from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
 from limpet.errors import RunNotFound
 from limpet.journal.optional_calls import Notifying, provides
-from limpet.journal.run_filter import UNHELD, RunFilter
-from limpet.journal.store import FAILED, RUNNING, RunHead, Store
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import FAILED, RunHead, Store
 from limpet.threads.workers import start_thread
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 REPORT_INTERVAL = 60.0
-"""Seconds between two looks for runs that this supervisor won't resume."""
+"""Seconds between two looks for runs that were quarantined."""
 NOTICE_PAUSE = 0.05
 """Seconds in which several notices of changes count as one: each run that ends is a change."""
 
@@ -45,6 +45,7 @@ class WatchLoop:
         self._resumer = resumer
         self._picker = resumer.picker
         self._changed = resumer.changed
+        self._stranded = resumer.stranded
         self._backlog: list[RunHead] = []
         self._store_has_more = False
         self._next_look = 0.0
@@ -113,6 +114,7 @@ class WatchLoop:
 
     def drain(self) -> None:
         """Resume all runs that are ready, in threads, until none is left."""
+        self._stranded.look_soon()
         while True:
             resumed = self.resume_in_threads(self.ready())
             with self._changed.lock:
@@ -157,6 +159,7 @@ class WatchLoop:
     def ready(self) -> list[RunHead]:
         """Runs that are ready, more than there is room for: the backlog, or another look at the store."""
         graphs = self._catalog.names
+        self._stranded.look(graphs)
         with self._changed.lock:
             room = self._picker.room
             now = monotonic()
@@ -171,19 +174,22 @@ class WatchLoop:
             in_progress = self._picker.run_ids
         if suspect is not None and (suspect.run_id in in_progress or not self._end_turn_if_taken(suspect)):
             return self._backlog
-        self._report_stuck_runs(graphs)
+        self._report_quarantined()
         # The runs in progress were noted before the store is asked: a run that ends meanwhile is still excluded, as
         # what the store lists of it may be out of date.
         excluded = self._resumer.skipped.run_ids().union(in_progress, self._resumer.suspects.waiting)
         # Ask for more than there is room for: the rest is the backlog, and saves looks while runs are short.
         limit = room + self._options.concurrency + len(excluded)
+        orphans = self._resumer.orphans.find(graphs, excluded)
+        # Before the store is asked: what helps these runs makes others ready.
+        self._stranded.help([head for head in orphans if head.graph not in graphs], graphs)
         found = self._store.ready(graphs, limit)
         self._store_has_more = len(found) == limit
         if self._store_has_more and len(graphs) > 1:
             # The list is full, maybe with runs of one busy graph: ask for each graph, so that none starves.
             found = merge_ready([self._store.ready([graph], limit) for graph in graphs])
-        orphans = self._resumer.orphans.find(graphs, excluded)
-        return [*orphans, *(head for head in found if head.run_id not in excluded)]
+        ready = [head for head in orphans if head.graph in graphs]
+        return ready + [head for head in found if head.run_id not in excluded]
 
     def pick(self, ready: list[RunHead]) -> list[RunHead]:
         """The runs to resume now, which count as in progress at once; the others are the new backlog."""
@@ -263,21 +269,11 @@ class WatchLoop:
                 self._resumer.suspects.end_turn(suspect.run_id, monotonic())
         return is_taken
 
-    def _report_stuck_runs(self, graphs: list[str]) -> None:
-        """Log, now and then, which runs this supervisor won't resume, and why.
-
-        Their graph isn't known here, their key is missing, or they were quarantined.
-        """
+    def _report_quarantined(self) -> None:
+        """Log, now and then, which runs were quarantined."""
         if self._next_report > monotonic():
             return
         self._next_report = monotonic() + REPORT_INTERVAL
-        unclaimed = RunFilter(statuses=(RUNNING,), lease_states=UNHELD, limit=MAX_LISTED)
-        for head, problem in list_all(self._store, unclaimed):
-            if problem is not None:
-                self._resumer.skipped.skip(head.run_id, str(problem))
-            elif head.graph not in graphs and head.due is not None:
-                reason = f"graph {head.graph!r} isn't known to this supervisor"
-                self._resumer.skipped.skip(head.run_id, reason)
         failed = RunFilter(statuses=(FAILED,), limit=MAX_LISTED)
         for head, problem in list_all(self._store, failed):
             if head.run_id not in self._reported and problem is None and is_quarantined(head):
