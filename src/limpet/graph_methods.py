@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, cast
 
 from limpet.async_methods import async_version, change_in_thread
@@ -73,6 +74,9 @@ class GraphMethods(ABC, Generic[S]):
 
     _raises_errors = False
     """Whether a run that fails raises its error to the caller that iterates it, in place of an `error` event."""
+
+    _child_graphs: Mapping[str, GraphMethods[Any]] = MappingProxyType({})
+    """The graphs whose runs its nodes start, by name, where a file says so."""
 
     @abstractmethod
     def compiled(self) -> CompiledGraph:

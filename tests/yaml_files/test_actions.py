@@ -488,12 +488,14 @@ def test_what_cannot_be_an_action_is_refused() -> None:
         "file.read",
         "file.write",
         "http.request",
+        "join",
         "progress",
         "prompt",
         "python",
         "receive",
         "set",
         "shell",
+        "start",
     }
 
 

@@ -182,7 +182,15 @@ def graph_named(args: Namespace, name: str) -> Graph:
 
 def project_graphs(args: Namespace) -> list[Graph]:
     """The graphs that the command line, the environment or the project names."""
-    return [load_target(target) for target in project_targets(args)]
+    return load_graphs(project_targets(args))
+
+
+def load_graphs(targets: Iterable[str]) -> list[Graph]:
+    """The graphs that these targets name, and after them the graphs whose runs they start, where a file says so."""
+    named = [load_target(target) for target in targets]
+    children = {graph.name: graph for each in named for graph in each._child_graphs.values()}
+    names = {graph.name for graph in named}
+    return [*named, *(graph for name, graph in children.items() if name not in names)]
 
 
 def project_targets(args: Namespace) -> list[str]:

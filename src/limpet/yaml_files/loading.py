@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from limpet.errors import DeclarationError, UsageError
 from limpet.stores.memory import MemoryStore
 from limpet.yaml_files.build.builder import BuildContext, NestedGraph
+from limpet.yaml_files.build.child_graphs import ChildGraph, ChildGraphs
 from limpet.yaml_files.build.graph import DeclaredGraph, GraphBuilder
 from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, StandInCode
 from limpet.yaml_files.document import Value, read_document
@@ -71,7 +72,9 @@ def check(path: str | os.PathLike[str]) -> Declared:
 def check_text(text: str, name: str = NAME_OF_TEXT, file: Path | None = None) -> Declared:
     """The graph that a text declares, as `check` gives it for a file."""
     value, mistakes = _read(text, name)
-    graph, builder = _define(value, mistakes, StandInCode(), file)
+    children = ChildGraphs()
+    children.add(_key_of(file), _name_of(value, file))
+    graph, builder = _define(value, mistakes, StandInCode(), file, children)
     before, after = builder.interrupts()
     if not mistakes and isinstance(graph, DeclaredGraph):
         # Only compiling finds out whether interrupts name nodes. A store is needed for interrupts, and never opened.
@@ -91,9 +94,33 @@ def build_file(path: Path, around: BuildContext) -> NestedGraph:
         raise UsageError(f"{path.name} contains itself")
     value, mistakes = _read(text, str(path))
     code = StandInCode() if mistakes else around.code
-    graph, builder = _define(value, mistakes, code, path, around.outer_files, around.resources)
+    graph, builder = _define(
+        value, mistakes, code, path, around.children, around.outer_files, around.resources
+    )
     mistakes.raise_any()
     return NestedGraph(graph, *builder.interrupts())
+
+
+def build_child_file(path: Path, around: BuildContext) -> ChildGraph:
+    """A graph whose runs nodes start, in a file of its own: built once, however many nodes start it.
+
+    It may be the file that starts it, or one whose runs start it. Raises `DeclarationError` for its mistakes.
+    """
+    key = str(path.resolve())
+    known = around.children.get(key)
+    if known is not None:
+        return known
+    value, mistakes = _read(_read_text(path), str(path))
+    code = StandInCode() if mistakes else around.code
+    child = around.children.add(key, _name_of(value, path))
+    graph, builder = _define(value, mistakes, code, path, around.children)
+    mistakes.raise_any()
+    if isinstance(code, ImportedCode):
+        # Its runs are in the store of the run that starts them, so its own isn't opened.
+        builder.compile(graph, {"store": MemoryStore()})  # type: ignore[arg-type]  # each builds its own kind
+        mistakes.raise_any()
+    child.graph = graph
+    return child
 
 
 def build_inline(value: Value, around: BuildContext) -> NestedGraph:
@@ -110,10 +137,14 @@ def _load_text(
     # A file with mistakes is still built, to find more of them, but nothing is imported for it.
     code: CodeSource = StandInCode() if mistakes else ImportedCode()
     given = frozenset(settings.get("resources") or ())
-    graph, builder = _define(value, mistakes, code, file, resources=given)
+    children = ChildGraphs()
+    root = children.add(_key_of(file), _name_of(value, file))
+    graph, builder = _define(value, mistakes, code, file, children, resources=given)
     mistakes.raise_any()
     builder.compile(graph, settings)  # type: ignore[arg-type]  # each builds its own kind
     mistakes.raise_any()
+    root.graph = graph
+    children.make_known()
     graph.default_checkpoint = checkpoint or builder.settings(("checkpoint",)).get("checkpoint")
     return graph
 
@@ -133,20 +164,35 @@ def _define(
     mistakes: Mistakes,
     code: CodeSource,
     file: Path | None,
+    children: ChildGraphs,
     outer_files: tuple[Path, ...] = (),
     resources: frozenset[str] = frozenset(),
 ) -> tuple[Declared, GraphBuilder | WorkflowBuilder]:
     directory = Path()
-    default_name = None
     if file is not None:
         directory = file.parent
-        default_name = file.stem
         outer_files = (*outer_files, file.resolve())
     is_partial = len(mistakes) > 0
-    context = BuildContext(mistakes, code, directory, outer_files, is_partial, resources)
+    context = BuildContext(mistakes, code, directory, outer_files, is_partial, children, resources)
     builder = _builder(value, context)
-    name = value.text("name") or default_name or builder.kind
-    return builder.define(name), builder
+    return builder.define(_name_of(value, file)), builder
+
+
+def _name_of(value: Value, file: Path | None) -> str:
+    """The name of a graph: as it says itself, or that of its file without the suffix."""
+    name = value.text("name")
+    if name:
+        return name
+    if file is not None:
+        return file.stem
+    return "graph" if value.get("tasks") is None else "workflow"
+
+
+def _key_of(file: Path | None) -> str:
+    """What a file is found under among those of child runs; nothing leads to a text that isn't in a file."""
+    if file is None:
+        return ""
+    return str(file.resolve())
 
 
 def _builder(value: Value, context: BuildContext) -> GraphBuilder | WorkflowBuilder:

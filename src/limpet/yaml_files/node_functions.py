@@ -122,10 +122,13 @@ def _provided_parameters(
     return tuple(name for name in names if name in offered and name not in arguments)
 
 
-def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
+def node_function(
+    bound: BoundAction, output: str | None, outputs: Callable[[Any], dict[str, Any]] | None = None
+) -> Callable[..., Any]:
     """The function of a node that carries out an action. Its result is stored under the key `output`, if given.
 
-    That of an action which updates the state is the update, unless there is an `output`.
+    That of an action which updates the state is the update, unless there is an `output`. `outputs` makes the update
+    of the result of children.
     """
 
     def variables(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> dict[str, Any]:
@@ -142,6 +145,8 @@ def node_function(bound: BoundAction, output: str | None) -> Callable[..., Any]:
     def update(result: Any) -> dict[str, Any] | None:
         if output is not None:
             return {output: result}
+        if outputs is not None:
+            return outputs(result)
         if bound.action.updates_state:
             return dict(result)
         return None
@@ -280,3 +285,19 @@ def renamed_keys(sources: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
         return renamed
 
     return rename
+
+
+def outputs_of_children(sources: Mapping[str, Any]) -> Callable[[Any], dict[str, Any]]:
+    """The function that makes the update of a node which joins children, with a list for each key if it joins a list.
+
+    `sources` are as for `renamed_keys`.
+    """
+    rename = renamed_keys(sources)
+
+    def outputs(result: Any) -> dict[str, Any]:
+        if not isinstance(result, list):
+            return rename(result)
+        renamed = [rename(each) for each in result]
+        return {key: [each[key] for each in renamed] for key in sources}
+
+    return outputs

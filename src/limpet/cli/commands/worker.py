@@ -10,7 +10,7 @@ from time import time
 
 from limpet.cli.exit_codes import INTERRUPTED, OK
 from limpet.cli.output import Output, printable_log
-from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_target, project_graphs
+from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_graphs, project_graphs
 from limpet.cli.streams import CannotWrite
 from limpet.cli.values import utc_time
 from limpet.errors import UsageError
@@ -41,7 +41,7 @@ SHOWN_EVENTS = {
 
 def work(args: Namespace, output: Output) -> int:
     """Supervise the store with the graphs that are named, or those of the project."""
-    graphs = [load_target(target) for target in args.targets] or project_graphs(args)
+    graphs = load_graphs(args.targets) or project_graphs(args)
     if not graphs:
         raise UsageError(f"no graph named: pass GRAPH or --graph, {NAME_GRAPHS_FOR_ALL_COMMANDS}")
     store = find_store(args, graphs[0])

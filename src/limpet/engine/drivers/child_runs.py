@@ -92,6 +92,8 @@ class SessionChildren:
             handle = self._handles.get(child)
         try:
             head = session.compiled.need_client("join").store.head(child)
+            if handle is None:
+                handle = self._handle_by_name(child, head.graph)
             if head.status == COMPLETED:
                 return self._result(head, handle)
         except RunNotFound:
@@ -101,6 +103,15 @@ class SessionChildren:
         self._begin_here()
         is_own = head.parent == session.id
         raise PostAwaited(_next_look(wait, scope.progress.received, is_own, scope.services.store_clock()))
+
+    def _handle_by_name(self, run_id: str, name: str) -> Any:
+        """The handle of a child that another node or process has started, if this graph knows that of the child."""
+        graph = getattr(self._session.compiled.plan.graph, "_child_graphs", {}).get(name)
+        if graph is None:
+            return None
+        handle = self.handle_of(run_id, graph)
+        with self._lock:
+            return self._handles.setdefault(run_id, handle)
 
     def _deadline(self, given: Moment | None) -> Moment | None:
         """The deadline of a child: the given one, or that of its parent if it is earlier."""

@@ -33,6 +33,8 @@ class GraphCatalog:
 
     def __init__(self, graphs: Iterable[Reference] | Mapping[str, Reference] = ()) -> None:
         self._graphs: dict[str, Reference] = {}
+        self._implied: set[str] = set()
+        """The names of graphs that are here because another starts their runs. A graph that is added replaces one."""
         self._lock = Lock()
         if isinstance(graphs, Mapping):
             for name, graph in graphs.items():
@@ -58,10 +60,22 @@ class GraphCatalog:
                 graph = find_graph(graph)
             name = _checked(graph, "graphs").name
         with self._lock:
+            if name in self._implied:
+                self._implied.discard(name)
+                del self._graphs[name]
             known = self._graphs.setdefault(name, graph)
         if known is not graph and known != graph:
             raise DefinitionError(f"there are two graphs called {name!r}: give one of them another name")
+        self._add_children(graph)
         return name
+
+    def _add_children(self, graph: Reference) -> None:
+        """Add the graphs whose runs this one starts, if it knows them and there are no others of their names."""
+        with self._lock:
+            for name, child in getattr(graph, "_child_graphs", {}).items():
+                if name not in self._graphs:
+                    self._graphs[name] = child
+                    self._implied.add(name)
 
     def graph(self, name: str) -> Graph:
         """The graph of this name. Raises `DefinitionError` for a reference that leads elsewhere."""
@@ -72,6 +86,7 @@ class GraphCatalog:
             if found.name != name:
                 raise DefinitionError(f"{reference!r} leads to graph {found.name!r}, not {name!r}")
             self._graphs[name] = found
+            self._add_children(found)
         return found
 
 

@@ -27,6 +27,11 @@ from limpet.yaml_files.grammar.value_types import (
 HTTP_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 ANSWER_TYPES: Final = ("str", "int", "float", "bool", "list", "dict")
 
+CHILD_GRAPH: Final = NotTemplated(
+    Text("the path of a .yaml file, or a graph as module:graph", rf"\.ya?ml$|{REFERENCE_PATTERN}"),
+    "the file names the code, not the state",
+)
+
 _PATH = Templated(Text("a path"))
 _ROOT = Key(
     Templated(Text("a directory")),
@@ -40,6 +45,7 @@ _FUNCTION = NotTemplated(
     Text("a function as module:function", REFERENCE_PATTERN), "the file names the code, not the state"
 )
 _TEXT_OR_NUMBER = AnyOf(AnyText(), Number("a number"))
+_RUN_ID = Text("the id of a run")
 _SCHEMA = Templated(AnyOf(OneWordOf(*ANSWER_TYPES), MapOf(AnyValue(), "a JSON Schema")))
 _NUMBER = Templated(Number("a number of at least 0", least=0))
 
@@ -101,6 +107,44 @@ _RECEIVE = KeyedMapping(
     },
     KeyRules(needs=[("default", ("deadline",))]),
     suggestions={"message": "name", "text": "name", "from": "name", "timeout": "deadline"},
+)
+_START = KeyedMapping(
+    "start",
+    "Start a run of another graph, a child of this run; the result is its id, or with `join` its final state.",
+    {
+        "graph": Key(
+            CHILD_GRAPH,
+            "The graph: a .yaml file, by its path from this file, or module:graph.",
+            required=True,
+        ),
+        "input": Key(
+            Templated(MapOf(AnyValue(), "a mapping of names to values")),
+            "What it starts with: its state, or the inputs of a workflow; empty by default.",
+        ),
+        "join": Key(Boolean(), "Whether to wait until it has ended; false by default."),
+        "config": Key(Templated(MapOf(AnyValue(), "a mapping")), "The config of the child."),
+        "tags": Key(Templated(ListOf(Templated(Text("a tag")), "a list of tags")), "The tags of the child."),
+        "priority": Key(
+            Templated(Integer("a whole number")), "Runs of a higher priority come first; 0 by default."
+        ),
+        "delay": Key(Templated(Number("a number of seconds", least=0)), "Seconds before it begins."),
+        "deadline": Key(
+            Templated(PointInTime()), "When it fails if it hasn't ended; never later than that of this run."
+        ),
+    },
+    suggestions={"inputs": "input", "state": "input", "with": "input", "wait": "join", "run": "graph"},
+)
+_JOIN = KeyedMapping(
+    "join",
+    "Wait until a child run has ended; the result is its final state, or for several a list of theirs.",
+    {
+        "child": Key(
+            Templated(AnyOf(_RUN_ID, ListOf(Templated(_RUN_ID), "a list of ids"))),
+            "The id that `start` gave, or a list of ids.",
+            required=True,
+        ),
+    },
+    suggestions={"run": "child", "children": "child", "run_id": "child", "runs": "child", "id": "child"},
 )
 _EMIT = KeyedMapping(
     "emit",
@@ -251,11 +295,13 @@ _ACTIONS: Final = (
     Action("file.read", "limpet.yaml_files.actions.files:read_file", _FILE_READ),
     Action("file.write", "limpet.yaml_files.actions.files:write_file", _FILE_WRITE),
     Action("http.request", "limpet.yaml_files.actions.http:send_request", _HTTP),
+    Action("join", "limpet.yaml_files.actions.run_calls:join_children", _JOIN),
     Action("progress", "limpet.yaml_files.actions.run_calls:report_progress", _PROGRESS),
     Action("prompt", "limpet.yaml_files.actions.run_calls:ask", _PROMPT),
     Action("python", "", _PYTHON),  # the function is in its arguments
     Action("receive", "limpet.yaml_files.actions.run_calls:receive_message", _RECEIVE),
     Action("set", _computed_values, updates_state=True),
     Action("shell", "limpet.yaml_files.actions.shell:run_program", _SHELL),
+    Action("start", "limpet.yaml_files.actions.run_calls:start_child", _START),
 )
 BUILT_IN: Final[Mapping[str, Action]] = {each.name: each for each in _ACTIONS}

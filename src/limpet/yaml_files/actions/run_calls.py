@@ -1,11 +1,14 @@
-"""The actions that talk with the run: questions, messages to it, and what it shows while a node runs."""
+"""The actions that talk with the run: questions, messages to it, child runs, and what it shows while a node runs."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.engine.node_context.answer_schemas import json_schema_of, why_unfit
 from limpet.errors import ActionFailed
+
+if TYPE_CHECKING:
+    from limpet.yaml_files.build.child_graphs import ChildGraph
 
 MAX_SHOWN = 300
 """How many characters an error has about a message that doesn't fit."""
@@ -30,6 +33,37 @@ def receive_message(ctx: Any, name: str, schema: Any = None, **options: Any) -> 
         if problem:
             raise ActionFailed("receive", f"{problem:.{MAX_SHOWN}}")
     return value
+
+
+def start_child(
+    ctx: Any,
+    graph: Any,
+    input: Any = None,
+    join: bool = False,
+    child: ChildGraph | None = None,
+    **options: Any,
+) -> Any:
+    """Start a run of the graph of `child`, to which the reference `graph` leads, or find the one started before.
+
+    Gives its id; with `join` its result, once it has ended.
+    """
+    assert child is not None, "the builder has found it"
+    handle = ctx.start(child.graph, input or {}, **options)
+    if join:
+        return _result_of(ctx.join(handle))
+    return handle.run_id
+
+
+def join_children(ctx: Any, child: str | list[str]) -> Any:
+    """The result of a child run, or the results of several. The call of the node ends here until all have ended."""
+    if isinstance(child, str):
+        return _result_of(ctx.join(child))
+    return [_result_of(ctx.join(each)) for each in child]
+
+
+def _result_of(final: Any) -> dict[str, Any]:
+    """The state that a child ended with; of a workflow, the results of its tasks."""
+    return dict(getattr(final, "results", final))
 
 
 def emit_data(ctx: Any, data: Any) -> None:

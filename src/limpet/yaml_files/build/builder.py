@@ -20,11 +20,17 @@ from limpet.graphs.schema import read_schema
 from limpet.journal.encoding.codec import detached_value
 from limpet.yaml_files.actions.builtin import BUILT_IN
 from limpet.yaml_files.actions.data_paths import ROOT_KEY, is_made_from_data
+from limpet.yaml_files.build.child_graphs import ChildGraph, ChildGraphs
 from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, stand_in
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.grammar.value_types import is_template, shown
-from limpet.yaml_files.node_functions import BoundAction, renamed_keys, with_results_read
+from limpet.yaml_files.node_functions import (
+    BoundAction,
+    outputs_of_children,
+    renamed_keys,
+    with_results_read,
+)
 from limpet.yaml_files.templates import TemplateCompiler
 
 TYPE_OF_WORD: Mapping[str, Any] = {
@@ -45,7 +51,7 @@ REDUCER_OF_WORD: Mapping[str, Callable[..., Any]] = {
     "add_messages": add_messages,
 }
 _TYPE_OF_REDUCER = {"append": "list", "merge": "dict", "add_messages": "list"}
-SHORT_FORMS: Mapping[str, str] = {"prompt": "text", "receive": "name"}
+SHORT_FORMS: Mapping[str, str] = {"prompt": "text", "receive": "name", "start": "graph", "join": "child"}
 """The actions that a node can name by a key of its own, each with the argument that may stand alone there."""
 _DEFAULT_TYPES = {
     "bool": (bool,),
@@ -78,6 +84,7 @@ class BuildContext(NamedTuple):
     directory: Path
     outer_files: tuple[Path, ...]
     is_partial: bool
+    children: ChildGraphs
     resources: frozenset[str] = frozenset()
     """The names of the resources that the graph around gives, or the caller of `load`."""
 
@@ -178,6 +185,9 @@ class DeclarationBuilder:
         bound: BoundAction | None = self.attempt(
             place, lambda: self.code.bound_action(name, arguments, compiler.variables, owner)
         )
+        if name == "start":
+            child = self.child_graph(given.place_of("graph"))
+            bound = bound and bound._replace(function=partial(bound.function, child=child))
         return bound or with_results_read(stand_in(name), arguments)
 
     def check_deadline(self, deadline: Value | None) -> None:
@@ -202,6 +212,22 @@ class DeclarationBuilder:
         path = self.context.directory / value.data
         nested: NestedGraph | None = self.attempt(value, lambda: build_file(path, self.context))
         return nested
+
+    def child_graph(self, value: Value) -> ChildGraph | None:
+        """The graph whose runs a node starts: that of a file, or a graph in a module. Notes its mistakes."""
+        from limpet.yaml_files.loading import build_child_file
+
+        if not isinstance(value.data, str) or is_template(value.data):
+            return None
+        children = self.context.children
+        if value.data.endswith((".yaml", ".yml")):
+            find = partial(build_child_file, self.context.directory / value.data, self.context)
+        else:
+            find = partial(children.in_module, value.data, self.code)
+        found: ChildGraph | None = self.attempt(value, find)
+        if found is not None:
+            self.attempt(value, partial(children.check_name, found))
+        return found
 
     def retry_and_timeout(self, declared: Value) -> dict[str, Any]:
         """The retry and timeout of a node or task."""
@@ -319,6 +345,19 @@ class DeclarationBuilder:
             return value.plain_data()
         compiler = TemplateCompiler(self.mistakes, ("state",))
         return renamed_keys({key: compiler.data(part, owner) for key, part in value.data.items()})
+
+    def child_outputs(self, declared: Value, owner: str) -> Callable[[Any], dict[str, Any]] | None:
+        """What a node gets of the children that it joins: the function that makes the update of the result."""
+        outputs = declared.get("outputs")
+        start = declared.get("start")
+        if outputs is None or declared.get("graph") is not None or self.is_partial:
+            return None
+        if start is not None and (start.get("join") is None or start.place_of("join").data is not True):
+            place = declared.keys["outputs"]
+            self.mistakes.note(place, f"{owner}: outputs are those of a child that has ended; add join: true")
+            return None
+        compiler = TemplateCompiler(self.mistakes, ("state",))
+        return outputs_of_children({key: compiler.data(part, owner) for key, part in outputs.data.items()})
 
     def settings(self, names: Iterable[str]) -> dict[str, Any]:
         """Those of the named settings that `config` has."""

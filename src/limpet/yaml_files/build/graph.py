@@ -123,8 +123,9 @@ class GraphBuilder(DeclarationBuilder):
         self.places.setdefault((name, ""), place)
         work = self.work_of(declared, owner)
         options = self.retry_and_timeout(declared)
+        outputs = self.child_outputs(declared, owner)
         if isinstance(work, BoundAction):
-            work = node_function(work, declared.text("output"))
+            work = node_function(work, declared.text("output"), outputs)
         elif isinstance(work, NestedGraph):
             options["inputs"] = self.key_mapping(declared, "inputs", owner)
             options["outputs"] = self.key_mapping(declared, "outputs", owner)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from limpet.yaml_files.actions.builtin import BUILT_IN
+from limpet.yaml_files.actions.builtin import BUILT_IN, CHILD_GRAPH
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.config_keys import GRAPH_CONFIG, WORKFLOW_CONFIG
 from limpet.yaml_files.grammar.mappings import Key, KeyedMapping, KeyRules, SharedType, TypeBySwitch
@@ -211,6 +211,18 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
         "Values to compute; texts may be templates. "
         "A node updates the state with them, for a task they are the result.",
     ),
+    "start": Key(
+        AnyOf(CHILD_GRAPH, _ACTION_PARAMETERS["start"]),
+        "A run of another graph to start, as a child of this run: its graph, or a mapping.",
+    ),
+    "join": Key(
+        AnyOf(
+            Text("the id of a child run"),
+            ListOf(Text("the id of a child run"), "a list of ids"),
+            _ACTION_PARAMETERS["join"],
+        ),
+        "The child run to wait for, or a list of them: the ids that start gave.",
+    ),
     "graph": Key(
         AnyOf(Text("the path of a .yaml file", r"\.ya?ml$"), NESTED_DECLARATION),
         "A graph or workflow to run inside: inline, or a .yaml file, by its path from this file.",
@@ -221,7 +233,7 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
     "timeout": Key(DURATION, "How many seconds it may take."),
     "description": Key(AnyText(), "What it is for."),
 }
-_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "receive", "set", "graph")
+_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "receive", "set", "start", "join", "graph")
 
 NODE = KeyedMapping(
     "node",
@@ -234,7 +246,8 @@ NODE = KeyedMapping(
             RENAMED_KEYS, "What its graph starts with: its key to a key of this graph, or a template."
         ),
         "outputs": Key(
-            RENAMED_KEYS, "What its graph gives back: a key of this graph to its key, or a template."
+            RENAMED_KEYS,
+            "What its graph, or a joined child, gives back: a key of this graph to its key, or a template.",
         ),
         "interrupt": Key(
             AnyOf(
@@ -247,12 +260,12 @@ NODE = KeyedMapping(
         "goto_targets": Key(NODE_NAMES, "The nodes that its function may go to by returning a Goto; or END."),
     },
     KeyRules(
-        at_most_one=[_KINDS_OF_WORK],
+        at_most_one=[_KINDS_OF_WORK, ("output", "outputs")],
         needs=[
             ("with", ("uses",)),
-            ("output", ("uses", "prompt", "receive")),
+            ("output", ("uses", "prompt", "receive", "start", "join")),
             ("inputs", ("graph",)),
-            ("outputs", ("graph",)),
+            ("outputs", ("graph", "start", "join")),
             ("goto_targets", ("run",)),
         ],
         type_by_switch=_WITH_BY_ACTION,
