@@ -179,6 +179,16 @@ def test_only_a_line_of_progress_is_cleared() -> None:
     assert shown(work) == "\r\x1b[K1 of 2\r\x1b[K"
 
 
+def test_a_line_about_a_run_doesnt_continue_the_line_of_progress() -> None:
+    """H12: what a node emits is shown as it grows, and its process may crash meanwhile."""
+
+    def work(output: Output) -> None:
+        output.progress("answer: Kelp is")
+        output.event("12:00", "abandoned", "step 1")
+
+    assert shown(work).startswith("\r\x1b[Kanswer: Kelp is\r\x1b[K12:00  ")
+
+
 @pytest.mark.parametrize("seconds", [1e20, 2**62, float("inf"), 253_402_300_800])
 def test_a_time_that_no_calendar_has_is_shown(seconds: float) -> None:
     """An imported run may ask something until then."""

@@ -85,6 +85,31 @@ talking.add_node("talk", talk)
 talking.set_entry_point("talk")
 talking.set_finish_point("talk")
 
+caught = StateGraph(name="caught")
+caught.add_node("fetch", fail)
+caught.add_node("handle", lambda state, error: {"why": error.message})
+caught.set_entry_point("fetch")
+caught.add_edge("fetch", "handle")
+caught.add_error_edge("fetch", "handle", on=ValueError)
+caught.set_finish_point("handle")
+
+nested = StateGraph(name="nested")
+nested.add_node("before", lambda state: {})
+nested.add_node("inner", caught)
+nested.set_entry_point("before")
+nested.add_edge("before", "inner")
+nested.set_finish_point("inner")
+
+page = StateGraph(name="page")
+page.add_node("read", lambda state: {})
+page.set_entry_point("read")
+page.set_finish_point("read")
+
+book = StateGraph(name="book")
+book.add_node("join", lambda state, ctx: ctx.join(ctx.start(page, {})) and None)
+book.set_entry_point("join")
+book.set_finish_point("join")
+
 loud = StateGraph(name="loud")
 loud.add_node("err", lambda state: fail_with("y" * 1_000_000))
 loud.set_entry_point("err")
@@ -133,6 +158,55 @@ def test_what_nodes_emit_is_shown_in_lines(shapes: Command) -> None:
     watched = shapes("runs", "watch", "t", "--json")
     kinds = [json.loads(line)["type"] for line in watched.out.splitlines()]
     assert kinds == ["start", *["output"] * 4, "progress", "step", "complete"]
+
+
+@pytest.mark.parametrize(("graph", "place"), [("caught", ""), ("nested", "inner/")])
+def test_a_node_whose_error_is_handled_is_shown_as_failed(shapes: Command, graph: str, place: str) -> None:
+    """Its step counts as done, but it didn't complete."""
+    done = shapes("run", f"shapes:{graph}", "--id", "r")
+    assert done.code == 0
+    assert signs(done, "✗") == [f"✗ {place}fetch: ValueError: broken in two lines"]
+    assert f"✓ {place}fetch" not in signs(done, "✓")
+    assert f"✓ {place}handle" in signs(done, "✓")
+
+
+def watched(command: Command, run_id: str) -> list[str]:
+    """What `runs watch` says about each event of a run, after its first."""
+    events = command("runs", "watch", run_id, "--json").out.splitlines()
+    text = command("runs", "watch", run_id, "--after", json.loads(events[0])["cursor"]).out
+    return [line.split("  step ")[1] for line in text.splitlines()]
+
+
+def test_watching_a_workflow_says_which_tasks_begin_end_and_are_skipped(shapes: Command) -> None:
+    """H13: and has no line that says nothing."""
+    assert shapes("run", "shapes:flow", "-i", "topic=kelp", "--id", "r").code == 0
+    said = [line.partition(": ")[2] for line in watched(shapes, "r")]
+    assert said.pop() == ""  # that it is complete
+    assert "" not in said
+    assert {"page begins", "page", "flaky begins", "flaky", "optional begins"} <= set(said)
+    assert "optional failed: broken in two lines" in said
+    assert sorted(line.partition(":")[0] for line in said if "skipped" in line) == [
+        "after is skipped",
+        "many is skipped",
+    ]
+
+
+def test_watching_a_run_says_which_node_failed_where_its_error_is_handled(shapes: Command) -> None:
+    """The handler comes next."""
+    assert shapes("run", "shapes:caught", "--id", "r").code == 0
+    assert watched(shapes, "r")[:3] == [
+        "1: fetch",
+        "1: fetch failed: broken in two lines; an error edge leads on",
+        "2: handle",
+    ]
+
+
+def test_watching_a_run_that_waits_for_a_child_says_so_once(shapes: Command) -> None:
+    """H16: however often the child is looked after."""
+    assert shapes("run", "shapes:book", "--id", "r").code == 0
+    said = [line.partition(": ")[2] for line in watched(shapes, "r")]
+    assert sum("waits for the child run" in line for line in said) <= 1
+    assert "no message came in time" not in said
 
 
 def test_layers_are_counted_from_1_wherever_people_see_them(shapes: Command) -> None:

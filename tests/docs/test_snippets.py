@@ -358,7 +358,7 @@ RUN_EVENTS = ("state", "branch", "checkpoint_saved", "checkpoint_failed", *DURIN
 OF_BRANCHES = ("state", "interrupt", "pause", "checkpoint_saved", *DURING_CALLS)
 SOMETIMES = {
     **{kind: {"branch"} for kind in OF_BRANCHES},
-    "state": {"branch", "removed"},
+    "state": {"branch", "error", "removed"},
     "branch": {"error"},
 }
 """What only events of branches have, and those of branches that failed."""
@@ -419,6 +419,10 @@ def provoke_everything(observer: Any) -> list[dict[str, Any]]:
     waiter = StateGraph(name="waiter", observer=observer).add_node("wait", run=lambda state: receive("note"))
     waiter.set_entry_point("wait").set_finish_point("wait").compile(store=MemoryStore())
     events += waiter.stream({})
+    caught = StateGraph(name="caught", observer=observer).add_node("fail", run=lambda state: 1 // 0)
+    caught.set_entry_point("fail").add_node("handle").add_error_edge("fail", "handle")
+    caught.add_edge("fail", "handle").set_finish_point("handle")
+    events += caught.stream({})
     sleeper = StateGraph(name="sleeper", observer=observer)
     sleeper.add_node("nap", run=lambda state: sleep(3600)).set_entry_point("nap").set_finish_point("nap")
     sleeper.compile(store=MemoryStore()).start({})

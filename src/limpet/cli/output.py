@@ -176,6 +176,7 @@ class Output:
 
     def event(self, when: str, status: str, what: str) -> None:
         """One line about a run that is followed."""
+        self.progress("")  # a line that grows is shown again when it does
         self._write(sys.stdout, (f"{when}  ", ""), (f"{status:9}", status), (f"  {_cell(what)}", ""))
 
     def say(self, text: str, style: str = "") -> None:

@@ -111,6 +111,8 @@ class RunDisplay:
         self._emitted.finish()
         place = place_of(event)
         match event["type"]:
+            case "state" if "error" in event:
+                self._output.say(f"  ✗ {place}: {error_line(event['error'])}", "failed")
             case "state":
                 self._output.say(f"  ✓ {place}", "completed")
             case "task_complete" if event["status"] == TASK_COMPLETED:

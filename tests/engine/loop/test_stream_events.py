@@ -94,3 +94,22 @@ def test_a_task_that_sleeps_is_reported(via: Via) -> None:
     events = via.events(flow, {})  # type: ignore[arg-type]  # a workflow has the same calls
     found = [(event["type"], event.get("task")) for event in events]
     assert found[1:4] == [("task_start", "nap"), ("sleep", "nap"), ("task_start", "nap")]
+
+
+def test_the_event_of_a_node_whose_error_is_handled_has_the_error(via: Via) -> None:
+    """Its step is done, without an update; and no other event has an error."""
+
+    def fail(state: State) -> None:
+        raise ConnectionError("no answer")
+
+    graph = StateGraph(name="caught").add_node("fetch", run=fail)
+    graph.add_node("handle", run=lambda state: {"n": 1}).add_node("last", run=lambda state: {"n": 2})
+    graph.add_edge(START, "fetch").add_edge("fetch", "last").add_error_edge("fetch", "handle")
+    graph.add_edge("handle", "last").add_edge("last", END).compile(store=MemoryStore())
+    events = [event for event in via.events(graph, {}) if event["type"] == "state"]
+    assert [(event["node"], event.get("error")) for event in events] == [
+        ("fetch", "ConnectionError: no answer"),
+        ("handle", None),
+        ("last", None),
+    ]
+    assert events[0]["update"] == {}

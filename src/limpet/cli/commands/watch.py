@@ -18,8 +18,10 @@ from limpet.cli.run_display import EmittedLines, error_line, place_of
 from limpet.cli.values import utc_time
 from limpet.engine.following.cursor import EventCursor
 from limpet.errors import StoreUnavailable
+from limpet.graphs.workflow.state import TASK_FAILED, TASK_SKIPPED
 from limpet.handle import RunHandle
 from limpet.journal.store import PAUSED, RUNNING
+from limpet.journal.waits import CHILD_RUN
 
 SHORTEST_INTERVAL = 0.05
 """Seconds between two looks at what events don't tell, at least."""
@@ -63,6 +65,8 @@ class _WatchDisplay:
         self._output = output
         self._shown: tuple[Any, ...] = ()
         self._step = -1
+        self._waits: tuple[tuple[str, ...], ...] = ()
+        """What the run was last shown to wait for."""
         self._emitted = EmittedLines(self._show_emitted, output)
 
     async def follow(self, after: str | None, args: Namespace) -> str:
@@ -115,6 +119,8 @@ class _WatchDisplay:
         elif info.status == "failed" and info.reason:
             text += f": {info.reason}"
         self._shown = position
+        if info.shown_status == ABANDONED:
+            self._emitted.finish()  # what its call emitted isn't continued
         self._output.event(time.strftime("%H:%M:%S"), info.shown_status, text)
         return True
 
@@ -127,7 +133,7 @@ class _WatchDisplay:
             self._emitted.add(event)
             return
         self._emitted.finish()
-        what = _described(event)
+        what = None if self._is_known_wait(event) else _described(event)
         if what is None:
             return
         self._step = event.get("step", self._step)
@@ -136,6 +142,19 @@ class _WatchDisplay:
             text += f": {what}"
         status = END_STATUS.get(event["type"], RUNNING)
         self._output.event(time.strftime("%H:%M:%S", time.localtime(event["at"])), status, text)
+
+    def _is_known_wait(self, event: Event) -> bool:
+        """Whether the run waits as before: now and then it looks after a child run, which says nothing new."""
+        if event["type"] == "wait":
+            waits = tuple((wait["kind"], wait["name"], wait["node"]) for wait in event["waits"])
+            is_known = waits == self._waits
+            self._waits = waits
+            return is_known and _are_children(waits)
+        if event["type"] == "deadline" and not event["questions"]:
+            return _are_children(self._waits)
+        if event["type"] in ("step", "receive"):
+            self._waits = ()
+        return False
 
     def _show_emitted(self, line: str) -> None:
         self._output.event(time.strftime("%H:%M:%S"), RUNNING, f"step {self._step}: {line}")
@@ -146,7 +165,7 @@ def _described(event: Event) -> str | None:
     error = error_line((event.get("error") or {}).get("message") or event.get("reason") or "")
     match event["type"]:
         case "step":
-            return place_of(event)
+            return _step_text(event)
         case "branches":
             branches = event.get("branches")
             return (
@@ -159,6 +178,10 @@ def _described(event: Event) -> str | None:
         case "layer_end":
             skipped = ", ".join(map(str, event["skipped"]))
             return f"skipped {skipped}" if skipped else None
+        case "task_start":
+            return f"{place_of(event)} begins"
+        case "task_skipped":
+            return f"{place_of(event)} is skipped: {error_line(event.get('reason'))}"
         case "start":
             return "started"
         case "question":
@@ -185,6 +208,8 @@ def _described(event: Event) -> str | None:
             return "its state was updated"
         case "retry":
             return f"{event.get('node')}: {error} (attempt {event['attempt']}; next {utc_time(event['due'])} UTC)"
+        case "caught":
+            return f"{event['error']['node']} failed: {error}; an error edge leads on"
         case "sleep":
             return f"sleeps until {utc_time(event['until'])} UTC"
         case "error":
@@ -192,9 +217,32 @@ def _described(event: Event) -> str | None:
         case "fail" | "rollback":
             return error
         case "skipped":
-            return f"{event['records']} records are left out: {event.get('problem') or 'they are no longer stored'}"
+            return _left_out(event)
         case _:
             return ""
+
+
+def _step_text(event: Event) -> str:
+    """Which node or task has completed; or why the task has no result."""
+    tasks = event.get("merged", {}).get("tasks") or {}
+    record = tasks.get(event.get("task")) or {}
+    if record.get("status") == TASK_SKIPPED:
+        return f"{place_of(event)} is skipped: {error_line(record.get('reason'))}"
+    if record.get("status") == TASK_FAILED:
+        return f"{place_of(event)} failed: {error_line(record['error']['message'])}"
+    return place_of(event)
+
+
+def _left_out(event: Event) -> str:
+    """Which events are missing, and why."""
+    counts = {"records": event["records"], "items of output": event.get("output")}
+    missing = " and ".join(f"{count} {name}" for name, count in counts.items() if count)
+    return f"{missing or '0 records'} are left out: {event.get('problem') or 'they are no longer stored'}"
+
+
+def _are_children(waits: tuple[tuple[str, ...], ...]) -> bool:
+    """Whether child runs alone are waited for."""
+    return bool(waits) and all(kind == CHILD_RUN for kind, *_ in waits)
 
 
 def _prompts(event: Event) -> str:

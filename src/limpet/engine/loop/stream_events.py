@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from limpet.graphs.edges import CaughtError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MASK
 from limpet.graphs.workflow.state import TASK_SKIPPED
@@ -65,7 +66,7 @@ class StreamEvents:
         return ({"type": "sleep", "node": ctx.node, "until": until, **_branch_of(reporter)},)
 
     def step(self, reporter: Reporter) -> Sequence[Event]:
-        """A node has completed, and its step is saved if the graph's interval says so."""
+        """A node has completed, or an error edge leads on from it; its step is saved if the interval says so."""
         recorder = reporter.recorder
         assert recorder is not None
         event: Event = {
@@ -76,6 +77,8 @@ class StreamEvents:
         }
         if recorder.removed:
             event["removed"] = list(recorder.removed)
+        if reporter.progress.caught:
+            event["error"] = str(CaughtError(*reporter.progress.caught))
         if reporter.nested:
             event["branch"] = reporter.scope.branch
         if not reporter.context.reporting.is_detailed:
