@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, get_args
 
@@ -100,6 +100,30 @@ def masked(value: Any, names: Collection[str], depth: int = 0, mask: Any = MASKE
         }
     if kind is list or kind is tuple:
         return kind(masked(each, names, depth + 1, mask) for each in value)
+    return value
+
+
+def without_secrets(value: Any, names: Collection[str], hide: Callable[[str], str], depth: int = 0) -> Any:
+    """A copy to be shown, with a mask under the names and in each text that `hide` changes.
+
+    What holds a secret and is neither a text nor a container, such as bytes or an object, is masked whole.
+    """
+    if depth > MAX_DEPTH:
+        return MASK
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, Mapping):
+        return {
+            without_secrets(key, (), hide, depth + 1): MASK
+            if key in names
+            else without_secrets(each, names, hide, depth + 1)
+            for key, each in value.items()
+        }
+    kind = type(value)
+    if kind in (list, tuple, set, frozenset):
+        return kind(without_secrets(each, names, hide, depth + 1) for each in value)
+    if any(hide(form) != form for form in text_forms([value])):
+        return MASK
     return value
 
 

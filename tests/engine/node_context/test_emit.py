@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
@@ -25,6 +26,7 @@ from limpet import (
     emit,
     pause,
     progress,
+    register_type,
     secret,
     sleep,
 )
@@ -399,6 +401,34 @@ def test_secrets_are_masked_in_output() -> None:
     assert words(events) == [shown]
     assert events[1]["message"] == "with ‹secret›"
     assert words(list(graph.get("r").events())) == [shown]
+    assert not any(b"sesame" in item.body for item in store.output("r"))
+
+
+@register_type
+@dataclass
+class Note:
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("emitted", "shown"),
+    [
+        (lambda word: {word: 1, "n": 2}, {"‹secret›": 1, "n": 2}),
+        (lambda word: {word}, {"‹secret›"}),
+        (lambda word: frozenset({(word, 1)}), frozenset({("‹secret›", 1)})),
+        (lambda word: [f"bearer {word}".encode(), b"plain"], ["‹secret›", b"plain"]),
+        (lambda word: [Note(f"use {word}"), Note("plain")], ["‹secret›", Note("plain")]),
+        (lambda word: [20261116, 7, True, 2.5, None], ["‹secret›", 7, True, 2.5, None]),
+    ],
+    ids=["key", "set", "tuple in a set", "bytes", "object", "number"],
+)
+def test_secrets_are_masked_whatever_holds_them(emitted: Callable[[str], Any], shown: Any) -> None:
+    """H12: what a secret is in is masked whole, where it isn't a text."""
+    store = MemoryStore()
+    schema = {"token": Annotated[str, secret], "pin": Annotated[int, secret]}
+    graph = single(lambda state: emit(emitted(state["token"])), schema=schema).compile(store=store)
+    events = list(graph.stream({"token": "open sesame", "pin": 20261116}, run_id="r"))
+    assert words(events) == [shown]
     assert not any(b"sesame" in item.body for item in store.output("r"))
 
 

@@ -7,13 +7,12 @@ emits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from limpet.engine.node_context.call_scope import current
 from limpet.errors import UsageError
-from limpet.graphs.secrets import MASK, MAX_DEPTH
+from limpet.graphs.secrets import without_secrets
 from limpet.journal.encoding.codec import encode
 
 if TYPE_CHECKING:
@@ -126,26 +125,10 @@ def _step_of(ctx: NodeContext) -> int:
 
 
 def _without_secrets(ctx: NodeContext, value: Any) -> Any:
-    """The value with a mask under secret keys, and in texts wherever a secret occurs in them."""
+    """The value with a mask under secret keys, and wherever a secret occurs in it."""
     masker = ctx.scope.services.masker
     if masker.idle:
         return value
     # `dict.items` doesn't go through the node's state, which would note each key as read.
     masker.remember_state(dict(dict.items(ctx.state)))
-    return _masked(value, masker.names, ctx.scope.without_secrets, 0)
-
-
-def _masked(value: Any, names: frozenset[str], hide: Callable[[str], str], depth: int) -> Any:
-    if depth > MAX_DEPTH:
-        return MASK
-    if isinstance(value, str):
-        return hide(value)
-    if isinstance(value, Mapping):
-        return {
-            key: MASK if key in names else _masked(each, names, hide, depth + 1)
-            for key, each in value.items()
-        }
-    kind = type(value)
-    if kind is list or kind is tuple:
-        return kind(_masked(each, names, hide, depth + 1) for each in value)
-    return value
+    return without_secrets(value, masker.names, ctx.scope.without_secrets)
