@@ -212,6 +212,18 @@ class OpenSection:
             added["layer"] = self.layer
         self.later.append(added)
 
+    def merge_shared(self, names: Iterable[str]) -> None:
+        """All tasks to come see what these tasks of a data flow have shared, in this order: keep it once."""
+        flow = self.flow
+        assert flow is not None
+        for name in names:
+            shared = flow.shared.pop(name)
+            # Messages from outside that came before keep their place. Other values are newer than those of tasks.
+            for added in self.later:
+                if "messages" in added and added.get("layer", 0) <= shared["layer"]:
+                    flow.add_outside({"messages": added.pop("messages")})
+            flow.add_outside(shared)
+
     def drop_task(self, name: Key) -> None:
         """A task is no longer one of the workflow's, or starts over: forget it."""
         self.children.pop(name, None)
@@ -297,15 +309,13 @@ class OpenFlow:
             self._places = places_of(dag)
         return self._places
 
-    def merge_shared(self, names: Iterable[str]) -> None:
-        """All tasks to come see what these have shared, and in this order: keep it once, without its origin."""
-        for name in names:
-            shared = self.shared.pop(name)
-            merged = self.shared.setdefault(OUTSIDE, {})
-            self.shared[OUTSIDE] = {
-                "context": {**merged.get("context", {}), **shared.get("context", {})},
-                "messages": [*merged.get("messages", ()), *shared.get("messages", ())],
-            }
+    def add_outside(self, shared: Mapping[str, Any]) -> None:
+        """All tasks to come see these values: keep them without their origin."""
+        merged = self.shared.get(OUTSIDE, {})
+        self.shared[OUTSIDE] = {
+            "context": {**merged.get("context", {}), **shared.get("context", {})},
+            "messages": [*merged.get("messages", ()), *shared.get("messages", ())],
+        }
 
     def forget(self, name: str) -> None:
         """A task is no longer one of the workflow's, or starts over."""
@@ -331,7 +341,7 @@ def advance(progress: Progress, change: Mapping[str, Any]) -> None:
     for name, decisions in change.get(REFUSE, {}).items():
         returned = section.children[name].state
         dict.__setitem__(returned, "decisions", [*returned.get("decisions", ()), *decisions])
-    section.flow.merge_shared(change.get(MERGE, ()))
+    section.merge_shared(change.get(MERGE, ()))
     for name, layer in change.get(BEGIN, {}).items():
         section.flow.layers[name] = layer
         section.children[name] = new(progress.run_id, "", "", name, {}, start={})

@@ -392,3 +392,28 @@ def test_a_condition_that_waits_for_a_message_doesnt_hold_until_it_has_come() ->
     assert statuses(flow.state_at("r")) == {"a": "completed"}
     flow.send("r", "go", False)
     assert statuses(flow.resume("r")) == {"a": "completed", "b": "skipped"}
+
+
+@pytest.mark.parametrize("stops_at", ["t2", "t3", "t4"])
+def test_a_message_from_outside_keeps_its_place_when_the_run_is_resumed_again(stops_at: str) -> None:
+    """H13: what tasks shared is merged in the journal, and a resumed run sees it in the order of an uncut one."""
+    seen: dict[str, list[Any]] = {}
+
+    def say(ctx: NodeContext, state: Any) -> None:
+        seen[ctx.node] = list(state["messages"])
+        ctx.add_message(ctx.node)
+        if ctx.node in ("t0", stops_at):
+            pause("go?")
+
+    flow = Workflow("chain")
+    for number in range(6):
+        flow.add_task(f"t{number}", say, depends_on=[f"t{number - 1}"] if number else [])
+    flow.compile(store=MemoryStore())
+    with pytest.raises(RunPaused):
+        flow.execute(run_id="r")
+    with pytest.raises(RunPaused):
+        flow.resume("r", "yes", update={"messages": ["outside"], "context": {"by": "outside"}})
+    final = flow.resume("r", "yes")
+    assert seen["t5"] == ["outside", "t0", "t1", "t2", "t3", "t4"]
+    assert final.messages == [*seen["t5"], "t5"]
+    assert final.context == {"by": "outside"}
