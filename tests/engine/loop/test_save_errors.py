@@ -14,12 +14,14 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     MemoryStore,
+    NodeContext,
     RunNotFound,
     StateGraph,
     StoreUnavailable,
     Workflow,
     once,
     pause,
+    receive,
 )
 from limpet.engine.leases import inbox_checks
 from limpet.journal.inbox import answer_post
@@ -318,3 +320,43 @@ def test_a_run_that_waits_for_its_store_waits_for_its_posts_too(
     else:
         assert graph.execute({}, run_id="r") == {"first": True, "second": True}
         assert (store.failures, store.inbox("r")) == (0, [])
+
+
+class Unanswering(MemoryStore):
+    """A store whose connection breaks after the first save was written, so that its writer doesn't know."""
+
+    count = 0
+
+    def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
+        outcomes = super().append(commits)
+        self.count += 1
+        if self.count == 1:
+            raise StoreUnavailable("the connection broke")
+        return outcomes
+
+
+class Crash(BaseException):
+    """Ends the process of a run."""
+
+
+def test_a_message_taken_in_after_a_save_that_was_written_unnoticed_is_taken_in_once() -> None:
+    """H16: the commit that saves the rest says so, too; else a resume would get the message twice."""
+    store = Unanswering()
+    crashes = [True]
+
+    def first(ctx: NodeContext) -> dict[str, Any]:
+        graph.send(ctx.run_id, "note", "hello", key="once")
+        received = receive("note")
+        if crashes:
+            crashes.clear()
+            raise Crash
+        return {"first": received}
+
+    def second(state: Any) -> dict[str, Any]:
+        return {"second": receive("note", deadline=0, default="none")}
+
+    graph = chain(lambda state: None, first, second, names=["begin", "first", "second"])
+    graph.compile(store=store, on_save_error="continue")
+    with pytest.raises(Crash):
+        graph.execute({}, run_id="r")
+    assert graph.resume("r") == {"first": "hello", "second": "none"}

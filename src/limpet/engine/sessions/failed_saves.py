@@ -119,7 +119,8 @@ class FailedSaves:
             status = commit.status
             due = commit.due
         described = summary(session.progress)
-        return session.write(writer.commit(status, described, commit.purge, due, commit.ignores_posts))
+        rest = writer.commit(status, described, commit.purge, due, commit.ignores_posts, commit.takes)
+        return session.write(rest)
 
 
 def _may_succeed_later(refusal: Exception | None) -> bool:
