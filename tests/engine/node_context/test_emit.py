@@ -379,6 +379,58 @@ def test_emitting_outside_of_a_node_is_an_error() -> None:
             call()
 
 
+def test_a_caller_that_is_too_slow_for_what_nodes_emit_still_gets_every_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H12: what nodes emit may be dropped, but never the event of a step that was on its way to the caller."""
+    monkeypatch.setattr(run_output, "MAX_KEPT_ITEMS", 10)
+    emits = threading.Event()
+    has_emitted = threading.Event()
+    floods = threading.Event()
+    has_flooded = threading.Event()
+
+    def talk(ctx: NodeContext) -> None:
+        assert emits.wait(SOON)
+        ctx.emit("first")
+        has_emitted.set()
+        assert floods.wait(SOON)
+        for number in range(20):
+            ctx.emit(number)
+        has_flooded.set()
+
+    def after_work(state: State) -> bool:
+        # The loop calls this before it reports the step of `work`: so that is behind what `talk` emits here.
+        emits.set()
+        return has_emitted.wait(SOON)
+
+    graph = StateGraph(name="two branches")
+    graph.add_node("begin", run=lambda state: None)
+    graph.add_node("talk", run=talk)
+    graph.add_node("work", run=lambda state: {"worked": 1})
+    graph.add_node("rest", run=lambda state: None)
+    graph.add_fanin_node("join", run=lambda state: None)
+    graph.add_edge(START, "begin")
+    graph.add_parallel_edge("begin", "talk", "join")
+    graph.add_parallel_edge("begin", "work", "join")
+    graph.add_edge("talk", "join")
+    graph.add_edge("work", "rest", after_work)
+    graph.add_edge("rest", "join")
+    graph.add_edge("join", END)
+    graph.compile()
+
+    async def nodes() -> list[str]:
+        found = []
+        async for event in graph.astream({}):
+            if event["type"] == "state":
+                found.append(event["node"])
+            if event.get("data") == "first":
+                floods.set()
+                assert await asyncio.to_thread(has_flooded.wait, SOON)
+        return found
+
+    assert sorted(asyncio.run(nodes())) == ["begin", "join", "rest", "talk", "work"]
+
+
 def test_a_call_that_is_over_emits_no_more() -> None:
     """H12: a thread that was left behind must not write into the run's later output."""
     kept: list[NodeContext] = []

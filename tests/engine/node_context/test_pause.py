@@ -461,6 +461,40 @@ def test_a_pause_needs_somewhere_to_keep_the_run() -> None:
         one(asking(), None).execute({})
 
 
+def test_a_node_may_ask_after_another_run_was_dropped_inside_of_it() -> None:
+    """P1: Python closes a run that its caller has dropped at any time, which ends no call of another run."""
+    dropped = [chain(lambda state: {"x": 1}, lambda state: {"x": 2}).compile().stream({})]
+    next(dropped[0])
+
+    def ask(state: State) -> dict[str, Any]:
+        dropped.clear()
+        return {"x": pause("go?")}
+
+    graph = one(ask)
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    assert graph.resume("r", 3) == {"x": 3}
+
+
+def test_an_async_node_may_ask_after_it_has_closed_another_run() -> None:
+    """P1: the same on an event loop."""
+
+    async def main() -> State:
+        other = chain(lambda state: {"x": 1}, lambda state: {"x": 2}).compile().astream({})
+        await anext(other)
+
+        async def ask(state: State) -> dict[str, Any]:
+            await other.aclose()
+            return {"x": pause("go?")}
+
+        graph = one(ask)
+        with pytest.raises(RunPaused):
+            await graph.aexecute({}, run_id="r")
+        return await graph.aresume("r", 3)
+
+    assert asyncio.run(main()) == {"x": 3}
+
+
 @pytest.mark.parametrize("call", [lambda: pause("?"), lambda: once("key", int)])
 def test_outside_of_a_node_there_is_nothing_to_pause(call: Callable[[], Any]) -> None:
     """P1: a clear error."""

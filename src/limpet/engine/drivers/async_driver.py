@@ -29,7 +29,7 @@ from limpet.engine.loop.driver_commands import (
     Verdict,
     Wait,
 )
-from limpet.engine.node_context.call_scope import CURRENT
+from limpet.engine.node_context.call_scope import CURRENT, leave_run
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import ENDED, Commit, PostsWaiting
@@ -43,7 +43,9 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
     node_tasks = NodeTasks(session)
     outcomes = CommitOutcomes.of_running_loop()
     interrupt = NodeInterrupt(session.stop)
-    reports: deque[dict[str, Any]] = deque() if session.live is None else session.live.events
+    # Two queues: of what nodes emit, the oldest is dropped if the caller is too slow, but no report ever is.
+    emitted: deque[dict[str, Any]] = deque() if session.live is None else session.live.events
+    reports: deque[dict[str, Any]] = deque()
     with session.driven():
         try:
             command: Command = next(loop)
@@ -66,24 +68,22 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 elif type(command) is Begin:
                     await node_tasks.start(command.tasks)
                 elif type(command) is Gather:
-                    answer = await node_tasks.gather(session.limit_wait(command.seconds))
-                    if command.seconds is not None and session.may_have_lost_lease:
-                        await asyncio.to_thread(session.renew_if_late)
+                    answer = await gather(session, node_tasks, command.seconds)
                 else:
                     assert type(command) is Wait
                     answer = await sleep(session, command.until, command.for_posts)
-                while reports:
+                while emitted or reports:
                     # The caller that iterates the run isn't inside its node.
                     CURRENT.set(outer_task)
                     node_tasks.release_journal_lock()
-                    yield reports.popleft()
+                    yield (emitted or reports).popleft()
                     # Another task may have asked for the next event.
                     interrupt.use_current_task()
                     await node_tasks.retake_journal_lock()
                 if answer is not NOT_DONE:  # else the node still runs
                     command = loop.send(answer)
         except StopIteration as end:
-            CURRENT.set(outer_task)
+            leave_run(session.progress, outer_task)
             yield end.value
         except BaseException as error:
             # The cancellation of this task stops the run in order.
@@ -91,11 +91,21 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 session.note_interrupt(error)
             raise
         finally:
-            CURRENT.set(outer_task)
+            leave_run(session.progress, outer_task)
             interrupt.close()
             await node_tasks.close()
             if session.held is not None:
                 await release(session)
+
+
+async def gather(
+    session: Session, node_tasks: NodeTasks, seconds: float | None
+) -> list[tuple[NodeContext | None, Any]]:
+    """The outcomes of the nodes that are done. After a wait, make sure that the run is still this process's."""
+    found = await node_tasks.gather(session.limit_wait(seconds))
+    if seconds is not None and session.may_have_lost_lease:
+        await asyncio.to_thread(session.renew_if_late)
+    return found
 
 
 async def release(session: Session) -> None:

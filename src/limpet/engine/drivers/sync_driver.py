@@ -25,7 +25,7 @@ from limpet.engine.loop.driver_commands import (
     Verdict,
     Wait,
 )
-from limpet.engine.node_context.call_scope import CURRENT
+from limpet.engine.node_context.call_scope import CURRENT, leave_run
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit
@@ -51,12 +51,13 @@ def drive(session: Session) -> Generator[dict[str, Any], None, Verdict]:
             session.note_interrupt(error)
             raise
         finally:
-            CURRENT.set(outer_task)
             try:
+                leave_run(session.progress, outer_task)
                 threads.close()
                 session.close()
             except BaseException:
                 # Interrupted, most likely. All of it can be done again, and has to be done in any case.
+                leave_run(session.progress, outer_task)
                 threads.close()
                 session.close()
                 raise

@@ -368,3 +368,14 @@ def current(what: str) -> NodeContext:
     if ctx is None:
         raise UsageError(f"{what}() must be called inside a running node, in the process of the run")
     return ctx
+
+
+def leave_run(root: Progress, before: NodeContext | None) -> None:
+    """A run is no longer driven here: its call isn't under way any more, and the one `before` is again.
+
+    A run that its caller has dropped is closed when Python deletes it, which may happen inside a node of another run:
+    then that node stays the current one.
+    """
+    ctx = CURRENT.get()
+    if ctx is not None and ctx.scope.root is root:
+        CURRENT.set(before)
