@@ -27,6 +27,7 @@ from limpet import (
     WorkflowState,
     append,
     pause,
+    receive,
     supervise,
 )
 from limpet.engine.node_context.node_context import NodeContext
@@ -252,6 +253,18 @@ def test_a_node_that_is_called_again_finds_its_child(store: Any) -> None:
     assert seen[:2] == seen[2:]
     assert len(set(seen)) == 2
     assert len(children_of(graph, "p")) == 2
+
+
+def test_a_node_that_is_called_again_sends_its_child_a_message_with_a_key_once(via: Via, store: Any) -> None:
+    """H16: when the child has ended, too, as after each join."""
+    child = child_graph(lambda state: {"n": receive("number")})
+
+    def plan(state: State, ctx: NodeContext) -> dict[str, Any]:
+        started = ctx.start(child, {})
+        started.send("number", 7, key="number")
+        return {"n": ctx.join(started)["n"]}
+
+    assert via.execute(parent_graph(plan, store), {})["n"] == 7
 
 
 def test_a_fork_and_a_rollback_start_children_of_their_own(store: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import pytest
 
 from limpet import (
+    AlreadyCompleted,
     MemoryStore,
     RunHandle,
     RunNotFound,
@@ -245,6 +246,19 @@ def test_what_cannot_be_sent_is_refused() -> None:
     other.compile(store=graph.compiled().need_client("test").store)
     with pytest.raises(WrongGraph):
         other.send("r", "a", 1)
+    assert handle.info.inbox == 0
+
+
+def test_a_message_that_is_sent_again_after_the_end_has_no_effect(store_url: str) -> None:
+    """H16: its key is known for as long as the run is kept; what is new to a completed run is refused."""
+    graph = chat(store_url, times=1)
+    handle = started(graph)
+    assert handle.send("a", 1, key="event 1")
+    assert graph.resume("r")["last"] == 1
+    assert not handle.send("a", 1, key="event 1")
+    for key in (None, "event 2"):
+        with pytest.raises(AlreadyCompleted, match="is complete, and takes in nothing more"):
+            handle.send("a", 2, key=key)
     assert handle.info.inbox == 0
 
 

@@ -8,7 +8,7 @@ from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process,
 from limpet.engine.node_context.messages import check_name
 from limpet.engine.operations.run_info import run_info, way_on
 from limpet.engine.sessions.compiled_graph import check_own
-from limpet.errors import AlreadyCompleted, UsageError
+from limpet.errors import UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import letter_post
@@ -21,6 +21,7 @@ def send(
 ) -> bool:
     """Send a message to a run: one of this plan's graph, if one is given. False if its key was sent before.
 
+    That is so for a completed run, too: a webhook may be delivered again, and a node called again, after the end.
     It waits for the run durably when this returns. If a node waits for it, the process that executes the run, or a
     supervisor of the store, continues the run. Raises `RunNotFound`, `WrongGraph`, `UnstorableValue`, and
     `AlreadyCompleted` or `UsageError` for a run that has ended, or for a store that takes no messages.
@@ -35,7 +36,7 @@ def send(
     head = client.head(run_id)
     if plan is not None:
         check_own(plan, run_id, head.graph)
-    _refuse_ended(head)
+    _refuse_stopped(head)
     unique = f".{new_id()}" if key is None else f"={key}"
     message = letter_post(run_id, MESSAGE, name, value, client.now(), unique)
     is_new = client.store.post(run_id, message.key, message.body)
@@ -46,12 +47,11 @@ def send(
     return is_new
 
 
-def _refuse_ended(head: RunHead) -> None:
-    if head.status == COMPLETED:
-        raise AlreadyCompleted(f"run {head.run_id!r} is complete, and receives no messages", head.run_id)
-    if head.status in ENDED:
+def _refuse_stopped(head: RunHead) -> None:
+    """Raise `UsageError` if the run failed or was cancelled. Stores refuse what is new to a completed run."""
+    if head.status in ENDED and head.status != COMPLETED:
         info = run_info(head)
-        ended = UsageError(
+        stopped = UsageError(
             f"run {head.run_id!r} is {info.shown_status}, and receives no messages until it runs"
         )
-        raise ended.with_advice(*way_on(info))
+        raise stopped.with_advice(*way_on(info))
