@@ -23,6 +23,7 @@ from limpet import (
     RunPaused,
     RunQuarantined,
     Runs,
+    RunWaiting,
     State,
     StateGraph,
     UnknownValue,
@@ -30,6 +31,7 @@ from limpet import (
     WrongGraph,
     append,
     open_store,
+    receive,
 )
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.json_values import to_json_value
@@ -44,6 +46,19 @@ def test_every_call_has_an_async_form_that_takes_the_same() -> None:
     for name in plain - {"wait"}:
         other = getattr(RunHandle, f"a{name}")
         assert inspect.signature(getattr(RunHandle, name)).parameters == inspect.signature(other).parameters
+
+
+def test_a_wait_that_takes_too_long_says_what_the_run_waits_for() -> None:
+    """H16: a message that isn't sent, for example."""
+    graph = StateGraph(name="waiter").add_node("node", run=lambda state: {"x": receive("user")})
+    graph.set_entry_point("node").set_finish_point("node").compile(store=MemoryStore())
+    with pytest.raises(RunWaiting):
+        graph.execute({}, run_id="r")
+    said = "run 'r' is still waiting after 0.01 s: 'node' waits for the message 'user'"
+    for wait in (graph.get("r").wait, graph.get("r").result):
+        with pytest.raises(TimeoutError) as late:
+            wait(timeout=0.01)
+        assert str(late.value) == said
 
 
 def test_a_handle_knows_what_the_store_knows(store: Any) -> None:

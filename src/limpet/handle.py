@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -29,7 +29,7 @@ from limpet.errors import LimpetError, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
-from limpet.journal.waits import Question
+from limpet.journal.waits import PostWait, Question, reason_of
 
 if TYPE_CHECKING:
     from limpet.journal.verify import Verification
@@ -332,11 +332,16 @@ class RunHandle(Generic[S]):
 
     def _too_late(self, timeout: float | None) -> TimeoutError:
         status = RUNNING
+        waits: Sequence[PostWait] = ()
         with suppress(LimpetError):  # the store may be unavailable
-            status = self.shown_status
+            info = self.info
+            status = info.shown_status
+            waits = info.waits
         message = f"run {self.run_id!r} is still {status} after {timeout} s"
         if status in (QUEUED, ABANDONED):
             message += "; is a supervisor running for its graph?"
+        elif waits:
+            message += f": {reason_of(waits)}"
         return TimeoutError(message)
 
 

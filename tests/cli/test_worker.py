@@ -16,10 +16,13 @@ import pytest
 
 import limpet as library
 from limpet.cli.arguments import make_parser
+from limpet.cli.commands.worker import _Display
+from limpet.cli.output import Output
+from limpet.observe.events import RUN_SLEEP, Event
 
 GRAPHS = """
 import os, time
-from limpet import StateGraph, sleep
+from limpet import StateGraph, receive, sleep
 
 
 def graph_of(name, node):
@@ -43,6 +46,7 @@ one = graph_of("one", short)
 two = graph_of("two", short)
 deadly = graph_of("deadly", crash)
 napping = graph_of("napping", nap)
+waiting = graph_of("waiting", lambda state: receive("user"))
 """
 
 Worker = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -142,8 +146,21 @@ def test_max_sleep_says_how_long_a_run_may_sleep_in_the_worker(
 ) -> None:
     """H9: a longer sleep is left to whichever worker is there when it is over."""
     done = worker("flows:napping", "--max-sleep", seconds, queue=("napping:1",))
-    assert ("napping napping:1 sleeps" in done.stderr) is sleeps
+    assert ("napping napping:1 sleeps until 20" in done.stderr) is sleeps
     assert ("napping napping:1 completed" in done.stderr) is not sleeps
+
+
+def test_a_run_that_waits_for_a_message_is_shown_with_it(worker: Worker) -> None:
+    """H16: no process holds it from then on."""
+    done = worker("flows:waiting", queue=("waiting:1",))
+    assert "waiting waiting:1 waits: 'node' waits for the message 'user'\n" in done.stderr
+
+
+def test_a_run_that_is_left_to_other_workers_is_released(capsys: pytest.CaptureFixture[str]) -> None:
+    """H1: it doesn't sleep, as the worker that is stopped doesn't wait for it."""
+    display = _Display(Output(colour=False))
+    display(Event(RUN_SLEEP, 0.0, "one", {"run_id": "r", "node": "node", "due": 0.0}))
+    assert capsys.readouterr().err == "1970-01-01 00:00:00 one r released\n"
 
 
 def test_each_line_has_a_time(worker: Worker) -> None:

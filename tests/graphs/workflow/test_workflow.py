@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import pickle
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -248,6 +249,14 @@ def test_a_result_comes_before_an_argument_of_its_name_with_a_rest_too() -> None
     flow = Workflow("f").add_task("a", lambda: "result")
     flow.add_task("b", lambda a, **rest: a, ["a"], arguments={"a": "argument"})
     assert flow.execute().results["b"] == "result"
+
+
+def test_a_misspelt_parameter_suggests_the_task_that_was_meant() -> None:
+    """H13: parameters name tasks, so a task may be meant; or a resource."""
+    flow = Workflow("f").add_task("source", lambda: 1).add_task("sum", lambda sorce: sorce)
+    meant = "did you mean 'source'?; give the run an input 'sorce', or the workflow a resource or a task"
+    with pytest.raises(UsageError, match=re.escape(meant)):
+        flow.execute({})
 
 
 def test_an_input_that_is_missing_is_reported_before_anything_runs(place: dict[str, Any], via: Via) -> None:

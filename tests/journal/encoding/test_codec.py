@@ -309,6 +309,18 @@ def test_what_cannot_be_stored_is_refused_with_its_key_path(value: Any, path: st
     assert f"the value at {path} can't be stored" in str(caught.value)
 
 
+def test_a_coroutine_that_was_not_awaited_is_refused_with_what_to_do() -> None:
+    """H4: most often an `await` was forgotten."""
+
+    async def late() -> int:
+        return 1
+
+    coroutine = late()
+    with pytest.raises(UnstorableValue, match=r"a coroutine .*, which has to be awaited first"):
+        encode({"x": coroutine})
+    coroutine.close()
+
+
 def test_a_path_starts_where_the_caller_says() -> None:
     """H4: a value that is encoded on its own still has its place in the state."""
     with pytest.raises(UnstorableValue) as caught:

@@ -14,6 +14,7 @@ from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_gr
 from limpet.cli.streams import CannotWrite
 from limpet.cli.values import utc_time
 from limpet.errors import UsageError
+from limpet.journal.waits import PostWait, reason_of
 from limpet.observe.events import (
     CHECKPOINT_RESUME,
     GRAPH_COMPLETE,
@@ -22,6 +23,7 @@ from limpet.observe.events import (
     RUN_FAIL,
     RUN_PAUSE,
     RUN_SLEEP,
+    RUN_WAIT,
     Event,
 )
 from limpet.supervision import supervise
@@ -36,6 +38,7 @@ SHOWN_EVENTS = {
     RUN_FAIL: "failed",
     RUN_CANCEL: "cancelled",
     RUN_SLEEP: "sleeps",
+    RUN_WAIT: "waits",
 }
 
 
@@ -139,11 +142,18 @@ def _show(event: Event, output: Output) -> None:
     if output.json:
         output.result({"type": event.type, "graph": event.source, "at": event.timestamp, **event.data})
         return
+    _say(event.timestamp, f"{event.source} {event.data.get('run_id')} {_what_happened(event, verb)}", output)
+
+
+def _what_happened(event: Event, verb: str) -> str:
+    """The verb, with why a run has stopped or until when."""
+    if event.type == RUN_WAIT:
+        return f"{verb}: {reason_of([PostWait(**wait) for wait in event.data['waits']])}"
+    if event.type == RUN_SLEEP:
+        due = event.data["due"]
+        return f"{verb} until {utc_time(due)} UTC" if due else "released"
     detail = event.data.get("error") or event.data.get("reason")
-    text = f"{event.source} {event.data.get('run_id')} {verb}"
-    if detail:
-        text += f": {detail}"
-    _say(event.timestamp, text, output)
+    return f"{verb}: {detail}" if detail else verb
 
 
 def _say(at: float, text: str, output: Output) -> None:

@@ -315,8 +315,9 @@ def unknown_parameter(spec: TaskSpec, name: str, inputs: Mapping[str, Any], dag:
     if name in dag and name != spec.name:
         return f"{unknown}: it is a task that {spec.name!r} doesn't depend on; add depends_on=[{name!r}]"
     available = [*spec.dependencies, *spec.arguments, *inputs, *TASK_PARAMETERS]
-    near = did_you_mean(name, available)
+    near = did_you_mean(name, [*available, *(task for task in dag if task != spec.name)])
     listed = ", ".join(dict.fromkeys(available))
     return (
-        f"{unknown}{near}; give the run an input {name!r}, or use one of the available parameters: {listed}"
+        f"{unknown}{near}; give the run an input {name!r}, or the workflow a resource or a task of that name, "
+        f"or use one of the available parameters: {listed}"
     )

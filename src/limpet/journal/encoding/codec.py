@@ -29,6 +29,7 @@ from datetime import datetime
 from enum import Enum
 from gc import get_referents
 from threading import local
+from types import CoroutineType
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -389,6 +390,8 @@ def _short(key: Any) -> str:
 def _why_unstorable(value: Any) -> str:
     kind = type(value)
     described = described_value(value)
+    if kind is CoroutineType:
+        return f"{described}: the result of an async function, which has to be awaited first"
     if kind is memoryview:
         return f"{described} only borrows its bytes; store bytes(value)"
     if conversion_of(kind) is not None:
