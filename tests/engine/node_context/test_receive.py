@@ -13,6 +13,7 @@ import pytest
 from limpet import (
     DeadlinePassed,
     ExecutionError,
+    MemoryCheckpointer,
     MemoryStore,
     NodeContext,
     Retry,
@@ -30,6 +31,8 @@ from limpet import (
     secret,
     sleep,
 )
+from limpet.engine.drivers import sync_driver
+from limpet.engine.leases.inbox_checks import InboxChecks
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
 from limpet.testing.conformance.store_calls import ManualClock
@@ -496,6 +499,39 @@ def test_a_run_without_a_store_that_takes_messages_says_so() -> None:
     """H16: it would wait for ever."""
     with pytest.raises(ExecutionError, match="needs a store"):
         single(lambda state: {"log": receive("a")}).compile().execute()
+
+
+def test_a_run_that_a_checkpointer_keeps_says_so_too() -> None:
+    """H16: nothing can be sent to it once its process has ended, and a wait isn't saved there."""
+    graph = single(lambda state: {"log": receive("a")}).compile(checkpointer=MemoryCheckpointer())
+    with pytest.raises(ExecutionError, match="nothing can be sent to runs in this store"):
+        graph.execute()
+
+
+def test_a_message_that_comes_just_before_other_branches_are_waited_for_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H16: the process looks at what has come before it begins to wait, not only when it is woken."""
+    monkeypatch.setattr(InboxChecks, "interval", 1000.0)
+    order: list[str] = []
+    wait = sync_driver._sleep_until_woken
+
+    def send_and_wait(*args: Any) -> None:
+        graph.send("r", "a", 1, key="once")
+        wait(*args)
+
+    def rest(state: State) -> None:
+        sleep(1.0)
+        order.append("slept")
+
+    def take(state: State) -> None:
+        receive("a")
+        order.append("received")
+
+    graph = fan({"rest": rest, "take": take}).compile(store=MemoryStore())
+    monkeypatch.setattr(sync_driver, "_sleep_until_woken", send_and_wait)
+    graph.execute(run_id="r")
+    assert order == ["received", "slept"]
 
 
 def test_secret_messages_are_masked() -> None:

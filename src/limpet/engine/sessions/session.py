@@ -290,8 +290,11 @@ class Session:
 
     @property
     def _takes_posts(self) -> bool:
+        """Whether other processes can reach the run: not if a checkpointer keeps it, and its store is in here."""
         client = self.compiled.client
-        return self.writer is not None and client is not None and client.store.abilities.takes_part
+        if self.writer is None or client is None or self.compiled.scratch_store:
+            return False
+        return client.store.abilities.takes_part
 
     def _report_undeleted(self, store: Store) -> None:
         """Report that a store couldn't delete the run, if it couldn't. The run is complete all the same."""
@@ -390,7 +393,7 @@ class Session:
         with self._output_lock:
             if self.output is None:
                 place = None
-                if self._takes_posts and not self.compiled.scratch_store:
+                if self._takes_posts:
                     assert self.writer is not None
                     store = self.compiled.need_client("emit").store
                     place = OutputPlace(store, self.writer.fence, self._options.resumed)
