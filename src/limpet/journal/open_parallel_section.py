@@ -306,7 +306,8 @@ class OpenFlow:
     def places(self, dag: Dag) -> Mapping[str, Place]:
         """The place of each task in the order of declaration; see `Place`."""
         if len(self._places) != len(dag):  # tasks are only ever added
-            self._places = places_of(dag)
+            # Of a copy: tasks ask for it in their threads, while the loop may add one.
+            self._places = places_of(dict(dag))
         return self._places
 
     def add_outside(self, shared: Mapping[str, Any]) -> None:

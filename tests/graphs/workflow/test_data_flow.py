@@ -24,6 +24,7 @@ from limpet import (
     receive,
     sleep,
 )
+from limpet.journal.open_parallel_section import OpenFlow
 from limpet.journal.reader import read_progress
 from support.waiting import until
 
@@ -417,3 +418,16 @@ def test_a_message_from_outside_keeps_its_place_when_the_run_is_resumed_again(st
     assert seen["t5"] == ["outside", "t0", "t1", "t2", "t3", "t4"]
     assert final.messages == [*seen["t5"], "t5"]
     assert final.context == {"by": "outside"}
+
+
+def test_the_order_of_tasks_can_be_asked_for_while_one_is_added() -> None:
+    """H13: tasks ask for it in their threads, and the loop adds tasks meanwhile."""
+
+    class Growing(dict[str, Any]):
+        def items(self) -> Any:
+            for number, each in enumerate(dict.items(self)):
+                self[f"added{number}"] = {}
+                yield each
+
+    dag = Growing(a={}, b={})
+    assert OpenFlow({}, {"context": {}, "messages": []}).places(dag) == {"a": (0, 0), "b": (0, 1)}

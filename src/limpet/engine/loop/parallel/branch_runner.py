@@ -377,7 +377,7 @@ class BranchRunner:
         elif self._is_too_long(self.sleeping[0][0] - store_clock()):
             self._answer_sleeping(WaitTooLong())
             return True
-        elif isinstance((yield Wait(min(times))), Cancelled):
+        elif isinstance((yield Wait(min(times), for_posts=True)), Cancelled):
             context.stopping = True
         # They are taken in with the next commit, which follows once the nodes that are done were dealt with.
         self._posts_noticed = context.limits.has_posts() or context.has_woken or self._is_late(store_clock())
