@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from limpet.defaults import LEASE, MAX_NODES_AT_ONCE
 from limpet.durations import Moment, moment_of, span_mistake
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, OnSaveError, kind_of
+from limpet.engine.sessions.compiled_graph import (
+    RUN_SETTINGS,
+    CompiledGraph,
+    OnSaveError,
+    kind_of,
+    refuse_secrets,
+)
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.graph_config import CheckpointConfig
@@ -99,8 +105,8 @@ class CompileOptions(NamedTuple):
         plain_text_place = ""
         if not self.allow_plain_text_secrets:
             plain_text_place = self._plain_text_place(store)
-        if plain_text_place and plan.holds_secrets:
-            raise DefinitionError(_plain_text_secrets_message(plan, plain_text_place), plan.name)
+        if plain_text_place:
+            refuse_secrets(plan, plain_text_place)
         checkpointer = self._open_checkpointer()
         files = None if self.checkpoint_dir is None else checkpointer
         return CompiledGraph(
@@ -119,6 +125,7 @@ class CompileOptions(NamedTuple):
             cleanup=None if self.retention is None else BackgroundCleanup(self.retention, plan.name, files),
             has_secrets=plan.holds_secrets,
             stores_plain_text=bool(plain_text_place),
+            allows_plain_text=self.allow_plain_text_secrets,
             given=frozenset(self._given_run_settings()),
             shares_loop=_shares_loop(plan),
             deadline=self.deadline,
@@ -287,12 +294,3 @@ def resolve_observers(observer: Any, observers: Iterable[Any]) -> list[ObserverL
     if observer is not None:
         given.insert(0, observer)
     return [resolve_observer(each) for each in given]
-
-
-def _plain_text_secrets_message(plan: Plan, where: str) -> str:
-    secrets = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
-    return (
-        f"it has secrets ({secrets}), and {where} would store them in plain text: encrypt them with "
-        "compile(store=…, encryption=key) or LIMPET_ENCRYPTION_KEY, or allow it with "
-        "compile(allow_plain_text_secrets=True)"
-    )

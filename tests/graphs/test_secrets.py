@@ -23,6 +23,7 @@ from limpet import (
     ExecutionError,
     MemoryCheckpointer,
     MemoryStore,
+    NodeContext,
     RunPaused,
     State,
     StateGraph,
@@ -632,3 +633,23 @@ def test_a_checkpoint_file_isnt_written_with_secrets_by_hand(tmp_path: Path) -> 
         path, {"token": TOKEN}, "n0"
     )
     assert graph.load_checkpoint(path)["state"] == {"token": TOKEN}
+
+
+def test_a_child_run_in_the_store_of_its_parent_doesnt_keep_secrets_in_plain_text(tmp_path: Path) -> None:
+    """H16: the child's own graph says what is secret, and the parent's store would keep it as it is."""
+    child = StateGraph({"token": Annotated[str, secret]}, name="child")
+    child.add_node("use", run=lambda state: None).set_entry_point("use").set_finish_point("use")
+
+    def begin(ctx: NodeContext) -> None:
+        ctx.join(ctx.start(child, {"token": TOKEN}))
+
+    database = tmp_path / "runs.db"
+    parent = StateGraph(name="parent").add_node("begin", run=begin).set_entry_point("begin")
+    parent.set_finish_point("begin").compile(store=f"sqlite:///{database}")
+    with pytest.raises(ExecutionError, match=r"'child': it has secrets \('token'\), and SQLiteStore"):
+        parent.execute({}, run_id="r")
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert TOKEN.encode() not in stored
+
+    child.compile(allow_plain_text_secrets=True)
+    assert parent.resume("r") == {}

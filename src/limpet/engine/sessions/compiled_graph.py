@@ -11,7 +11,7 @@ from limpet.durations import Moment
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.sessions.step_retention import BackgroundCleanup
-from limpet.errors import DamagedRecord, UsageError, WrongGraph
+from limpet.errors import DamagedRecord, DefinitionError, UsageError, WrongGraph
 from limpet.graphs.plan import Plan
 from limpet.journal.store import RunHead, Store
 from limpet.observe.events import ObserverLike
@@ -76,6 +76,8 @@ class CompiledGraph(NamedTuple):
     """Whether anything in the plan is secret."""
     stores_plain_text: bool = False
     """Whether secrets would be stored unencrypted, which the user hasn't allowed."""
+    allows_plain_text: bool = False
+    """Whether the user has allowed that."""
     keep_result: bool = True
     """Whether the result of a run is kept when it completes: its journal, from the newest snapshot on."""
     is_detailed: bool = False
@@ -139,7 +141,8 @@ class CompiledGraph(NamedTuple):
     def on_store(self, store: Store) -> CompiledGraph:
         """The same graph with its runs in this store.
 
-        Checkpoint files stay in use; another checkpointer doesn't, as it would keep runs elsewhere.
+        Checkpoint files stay in use; another checkpointer doesn't, as it would keep runs elsewhere. Raises
+        `DefinitionError` if the store would keep secrets in plain text.
         """
         from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 
@@ -151,17 +154,34 @@ class CompiledGraph(NamedTuple):
         files = None
         if isinstance(self.checkpointer, CheckpointFiles):
             files = self.checkpointer
+        stores_plain_text = not (self.allows_plain_text or store.abilities.keeps_secrets)
+        if stores_plain_text:
+            refuse_secrets(self.plan, repr(store))
         return self._replace(
             client=client_for(store, lease),
             interval=self.interval or 1,
             checkpointer=files,
             scratch_store=False,
+            stores_plain_text=stores_plain_text,
         )
 
 
 def kind_of(plan: Plan) -> str:
     """'graph' or 'workflow', for messages."""
     return "graph" if plan.layers is None else "workflow"
+
+
+def refuse_secrets(plan: Plan, where: str) -> None:
+    """Raise `DefinitionError` if a plan has secrets: they would be stored in plain text there."""
+    if not plan.holds_secrets:
+        return
+    secrets = ", ".join(map(repr, sorted(plan.secrets))) or "the results of tasks"
+    raise DefinitionError(
+        f"it has secrets ({secrets}), and {where} would store them in plain text: encrypt them with "
+        "compile(store=…, encryption=key) or LIMPET_ENCRYPTION_KEY, or allow it with "
+        "compile(allow_plain_text_secrets=True)",
+        plan.name,
+    )
 
 
 def warn_of_change_in_run(graph: Any) -> None:
