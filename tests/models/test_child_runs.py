@@ -3,7 +3,7 @@
 A *program* is what a run does in each of its stages, as plain data; some of it is to start other runs and to join
 them. The `Interpreter` does all of it from the first operation to the last: each run is a generator that stands still
 where something has to come first. The `Bench` has a worker execute the same runs with the real engine, in any order,
-and kills it again and again. What comes from outside comes to both, when no run can go on.
+and kills it again and again. What comes from outside comes to both, when no run can continue.
 
 `MODEL_EXAMPLES=5000` tries this many programs instead of a few.
 """
@@ -68,10 +68,10 @@ class Interpreter:
         return run
 
     def go(self) -> None:
-        """Have all runs go on as far as possible."""
+        """Have all runs continue as far as possible."""
         before = None
         while before != self.running():
-            # What has ended lets others go on.
+            # What has ended lets others continue.
             before = self.running()
             for run in list(self.runs.values()):
                 if run.status == RUNNING:
@@ -131,7 +131,7 @@ class Interpreter:
                 self.cancel(child)
 
     def set_back(self, run: ModelRun, name: str, stage: int, is_fork: bool) -> None:
-        """Have a run go on from a stage, under another name: it starts children anew, and joins the earlier ones."""
+        """Continue a run from a stage, under another name: it starts new children, and joins the earlier ones."""
         started = {place: child for place, child in run.started.items() if place[0] < stage}
         children = [] if is_fork else run.children
         self.add(ModelRun(name, run.program, inf, run.log[:stage], started, children, set(run.sent)))
@@ -325,7 +325,7 @@ def test_child_runs_do_what_a_plain_interpreter_does_whatever_is_killed(
     st.sampled_from(["fork", "rollback"]),
     scripts,
 )
-def test_from_any_step_children_are_started_anew_and_earlier_ones_joined(
+def test_from_any_step_new_children_are_started_and_earlier_ones_joined(
     program: Program,
     script: list[Action],
     kills: list[int],

@@ -3,7 +3,7 @@
 A *sketch* is what a run does in each of its stages, as plain data. The `Interpreter` does it from the first operation
 to the last: it is a generator that stands still where something has to come first. It does nothing twice, and its
 mailbox is the list of all that was sent. The `Bench` has a worker do the same with the real engine, and kills it
-again and again. What comes from outside comes to both, when neither can go on. Stops and results have to be the same.
+again and again. What comes from outside comes to both, when neither can continue. Stops and results must be the same.
 
 `MODEL_EXAMPLES=5000` tries this many sketches instead of a few.
 """
@@ -31,7 +31,7 @@ Action = tuple[Any, ...]
 Script = list[list[Action]]
 """What comes from outside: some actions whenever nothing else happens."""
 Stop = list[tuple[Any, ...]]
-"""What each branch waits for, when none can go on; nothing at the end."""
+"""What each branch waits for, when none can continue; nothing at the end."""
 
 LATE = "late"
 
@@ -51,7 +51,7 @@ class Message:
 
 @dataclass
 class Interpreter:
-    """Does what a sketch says, once. `done` has what came of each operation, and `sent` has all messages."""
+    """Does what a sketch says, once. `done` has the outcome of each operation, and `sent` has all messages."""
 
     sketch: Sketch
     done: dict[Place, Any] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Interpreter:
         return Interpreter(self.sketch, done, sent, self.keys, self.epoch, self.repaired)
 
     def log(self) -> list[Any]:
-        """What came of each stage: of each branch, what it got."""
+        """The outcome of each stage: of each branch, what it got."""
         return [
             [
                 [got for number in range(len(each)) if (got := self.done[stage, branch, number]) is not None]
@@ -260,7 +260,7 @@ class Bench:
             self.handle.retry()
 
     def set_back(self, number: int, way: str) -> None:
-        """Roll the run back to one of its steps, or fork it there, and go on with that."""
+        """Roll the run back to one of its steps, or fork it there, and continue with that."""
         history = self.handle.history()
         number %= len(history)
         completed = places_of(self.sketch, history[: number + 1])
@@ -372,7 +372,7 @@ def test_tasks_receive_messages_as_a_plain_interpreter_does_whatever_is_killed(
 def test_from_any_step_messages_wait_again_that_were_received_or_sent_since(
     sketch: Sketch, script: Script, kills: list[int], stops: int, step: int, way: str, later: Script
 ) -> None:
-    """H16: a fork gets a copy of the messages, a rollback restores them; the run that was forked goes on."""
+    """H16: a fork gets a copy of the messages, a rollback restores them; the run that was forked continues."""
     bench = Bench(sketch, kills, step)
     bench.run(script, stops)
     handle = bench.handle

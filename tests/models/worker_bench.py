@@ -41,7 +41,7 @@ lives = st.lists(st.integers(0, 60), max_size=4)
 
 
 def examples(number: int) -> int:
-    """How many examples to try: so many in the suite, and more in a hunt."""
+    """How many examples to try: this many in the suite, and more in a hunt."""
     return int(os.environ.get("MODEL_EXAMPLES", number))
 
 
@@ -191,7 +191,7 @@ class Worker:
 
 Place = tuple[Any, ...]
 Perform = Callable[[Place, Any, Any], tuple[list[Any], dict[str, str]]]
-"""Does what is at a place: stage, branch and half of it. Returns what came of it, and the child runs it started."""
+"""Does what is at a place: stage, branch and half of it. Returns its outcome, and the child runs it started."""
 
 
 AGAIN = Retry(attempts=99, on=Transient, backoff=0.01)
@@ -255,7 +255,7 @@ def stage_workflow(widths: list[int], perform: Perform, name: str = "stages") ->
 
 
 def log_of(state: Any) -> list[Any]:
-    """What came of each branch of each stage."""
+    """The outcome of each branch of each stage."""
     if "log" in state:
         return list(state["log"])
     stages: dict[str, list[Any]] = {}
