@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Barrier
 from typing import Annotated, Any
 
 import pytest
@@ -440,3 +441,31 @@ def test_a_key_means_one_graph(store: Any) -> None:
     with pytest.raises(ExecutionError) as caught:
         graph.resume("p")
     assert isinstance(caught.value.cause, RunExists)
+
+
+@pytest.mark.parametrize("kind", ["graph", "workflow"])
+def test_children_that_an_earlier_process_has_started_are_executed_at_once(kind: str, store: Any) -> None:
+    """H16: though the process that resumes their parent joins them one by one."""
+    together = Barrier(3, timeout=30)
+
+    def meet(n: int) -> int:
+        together.wait()
+        return n
+
+    child: Any = child_graph(lambda state: {"n": meet(state["n"])})
+    if kind == "workflow":
+        child = Workflow("child").add_task("n", meet, depends_on=[])
+
+    def spread(state: State, ctx: NodeContext) -> dict[str, Any]:
+        return {"log": [ctx.start(child, {"n": number}).run_id for number in (1, 2, 3)]}
+
+    def gather(state: State, ctx: NodeContext) -> dict[str, Any]:
+        ended = [ctx.join(run_id, child) for run_id in state["log"]]
+        return {"n": sum(each.results["n"] if kind == "workflow" else each["n"] for each in ended)}
+
+    graph = StateGraph({"n": int, "log": list}, name="parent").add_node(spread).add_node(gather)
+    graph.set_entry_point("spread").add_edge("spread", "gather").set_finish_point("gather")
+    graph.compile(store=store, interrupt_before=["gather"])
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="p")
+    assert graph.resume("p")["n"] == 6

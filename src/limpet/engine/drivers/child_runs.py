@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from limpet.durations import Moment, moment_of
+from limpet.engine.leases.child_posts import unfinished_children
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.child_runs import ChildRequest
 from limpet.engine.node_context.questions import CallAbandoned, PostAwaited
@@ -87,6 +88,7 @@ class SessionChildren:
         session = self._session
         child = wait.name
         with self._lock:
+            is_known = child in self._handles
             if handle is not None:
                 self._handles.setdefault(child, handle)
             handle = self._handles.get(child)
@@ -100,8 +102,10 @@ class SessionChildren:
             raise ChildFailed(child, "deleted", "was deleted, or never existed", session.id) from None
         if head.status in ENDED:
             raise self._failure(head)
-        self._begin_here()
         is_own = head.parent == session.id
+        if is_own and handle is not None and not is_known:
+            self._find_siblings(head.graph, handle)
+        self._begin_here()
         raise PostAwaited(_next_look(wait, scope.progress.received, is_own, scope.services.store_clock()))
 
     def _handle_by_name(self, run_id: str, name: str) -> Any:
@@ -112,6 +116,20 @@ class SessionChildren:
         handle = self.handle_of(run_id, graph)
         with self._lock:
             return self._handles.setdefault(run_id, handle)
+
+    def _find_siblings(self, graph: str, handle: Any) -> None:
+        """Know the other children of a graph, too, which an earlier node has started, maybe in another process.
+
+        They will be joined next, one by one; so they are executed at once, as those that were started here are.
+        """
+        if self.executor is None or handle._compiled is None:
+            return
+        client = self._session.compiled.need_client("join")
+        found = [head.run_id for head in unfinished_children(client, self._session.id) if head.graph == graph]
+        with self._lock:
+            for run_id in reversed(found):  # the oldest first
+                if run_id not in self._handles:
+                    self._handles[run_id] = handle._compiled.plan.graph._child_handle(client, run_id)
 
     def _deadline(self, given: Moment | None) -> Moment | None:
         """The deadline of a child: the given one, or that of its parent if it is earlier."""
