@@ -495,6 +495,7 @@ def test_what_cannot_be_an_action_is_refused() -> None:
         "receive",
         "set",
         "shell",
+        "sleep",
         "start",
     }
 

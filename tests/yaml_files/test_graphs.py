@@ -28,6 +28,7 @@ from limpet import (
     load_from_file,
     loads,
 )
+from limpet.yaml_files.actions import registry
 from limpet.yaml_files.loading import check, check_text
 
 
@@ -600,6 +601,38 @@ def test_a_workflow_in_a_file_has_resources(steps: ModuleType) -> None:
     steps.ask = lambda model: model  # type: ignore[attr-defined]
     flow = loads("resources: {model: 'steps:model'}\ntasks: [{name: a, run: 'steps:ask'}]")
     assert flow.execute({}).results == {"a": "model"}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_actions_of_yours_take_resources(
+    steps: ModuleType, monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    """H15: by the names of parameters, also functions of the action python; built-in actions take none."""
+
+    async def ask_async(question: str, model: str, input: str = "none") -> str:
+        return f"{model}: {question}, {input}"
+
+    def ask(question: str, model: str, input: str = "none") -> str:
+        return f"{model}: {question}, {input}"
+
+    steps.model = lambda: "model"  # type: ignore[attr-defined]
+    steps.ask = ask_async if is_async else ask  # type: ignore[attr-defined]
+    monkeypatch.setattr(registry, "_registered", {})
+    limpet.register_action("model.ask", steps.ask)
+    resources = "resources: {model: 'steps:model', input: 'steps:model'}\n"
+    own = "uses: model.ask, with: {question: why, input: x}"
+    python = "uses: python, with: {function: 'steps:ask', arguments: {question: how, input: y}}"
+    graph = loads(
+        f"{resources}nodes: [{{name: a, {own}, output: a}}, {{name: b, {python}, output: b}},"
+        " {name: c, uses: shell, with: {command: [cat]}, output: c}]"
+    )
+    ended = asyncio.run(graph.aexecute({}))
+    assert (ended["a"], ended["b"]) == ("model: why, x", "model: how, y")
+    assert ended["c"]["stdout"] == ""
+    flow = loads(f"{resources}tasks: [{{name: a, {own}}}, {{name: b, {python}}}]")
+    assert asyncio.run(flow.aexecute({})).results == {"a": "model: why, x", "b": "model: how, y"}
+    with pytest.raises(DeclarationError, match=r"action 'model.ask' takes 'model', which it isn't given"):
+        loads(f"nodes: [{{name: a, {own}}}]")
 
 
 JUMPS = """

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,35 @@ def test_a_secret_answer_needs_a_store_that_keeps_it(tmp_path: Path) -> None:
         graph.execute({})
 
 
+@pytest.mark.parametrize(
+    "time", ["3600", "1h", "'{{ state.span }}'", "{time: '{{ state.at }}'}", "'{{ state.at.isoformat() }}'"]
+)
+def test_a_node_sleeps_while_no_process_holds_the_run(time: str) -> None:
+    """H9: for a while, or until a date; the file says so, or data does."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    graph = loads(f"nodes: [{{name: rest, sleep: {time}}}, {{name: b, set: {{rested: true}}}}]", store=store)
+    wake_at = clock() + 3600
+    run = graph.start({"span": "60m", "at": datetime.fromtimestamp(wake_at, UTC)})
+    assert graph.recover() == [run.id]
+    head = store.head(run.id)
+    assert head.holder is None
+    assert head.due == pytest.approx(wake_at, abs=0.01)
+    clock.skip(3601)
+    assert graph.recover() == [run.id]
+    assert run.result(0)["rested"] is True
+
+
+def test_a_task_sleeps_and_a_time_from_data_is_checked() -> None:
+    """H9, F13"""
+    store = MemoryStore(clock=FakeClock(auto=True))
+    assert loads("tasks: [{name: a, sleep: 2w}]", store=store).execute({}).results == {"a": None}
+    graph = loads("nodes: [{name: a, sleep: '{{ state.time }}'}]", store=store)
+    for wrong in ("soon", None, [], -1, "2026-02-31"):
+        with pytest.raises(ExecutionError, match="time"):
+            graph.execute({"time": wrong})
+
+
 def test_nodes_emit_and_say_how_far_they_are() -> None:
     """H12"""
     graph = loads(
@@ -284,6 +314,10 @@ def test_the_deadline_of_a_graph_can_be_given_in_python() -> None:
         ("tasks: [{name: a, set: {x: 1}}]\nconfig: {deadline: -5}", "2:20: deadline must be"),
         ("nodes: [{name: a, uses: progress, with: {total: 1}}]", "needs the key 'done'"),
         ("nodes: [{name: a, uses: emit}]", "needs the key 'data'"),
+        ("nodes: [{name: a, sleep: soon}]", "1:26: sleep must be a number of seconds"),
+        ("nodes: [{name: a, sleep: {until: 5}}]", "did you mean 'time'?"),
+        ("nodes: [{name: a, sleep: 2026-02-31}]", "1:26: time is a time, not"),
+        ("nodes: [{name: a, sleep: 1h, output: x}]", "'output' needs"),
     ],
 )
 def test_mistakes_have_their_places(text: str, mistake: str) -> None:

@@ -182,7 +182,7 @@ nodes:
         (('run: "flows:text"', "prompt: '{{ parallel_results }}'"), "the unknown variable 'parallel"),
         (
             ('run: "flows:text"', "condition: 'results.'"),
-            "needs one of 'run', 'uses', 'prompt', 'receive', 'set', 'start', 'join', 'graph'",
+            "needs one of 'run', 'uses', 'prompt', 'receive', 'sleep', 'set', 'start', 'join', 'graph'",
         ),
         (('run: "flows:text"', 'run: "flows:text", condition: "results."'), "can't be parsed"),
         (("optional: [chart]", "optional: 5"), "6:67: optional must be a list of the names"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -38,13 +38,15 @@ TASK_VARIABLES = (*TASK_VALUES, "node", "run_id", "env")
 TEMPLATE_VARIABLES = (*TASK_VARIABLES, "arguments")
 """The variables of templates for tasks: also the arguments that a run gives the task which it adds."""
 
+_BY_NAME = inspect.Parameter.KEYWORD_ONLY
 _ENVIRONMENT: Mapping[str, str] = MappingProxyType(os.environ)
 
 
 class BoundAction(NamedTuple):
     """An action with the arguments from the file, which may contain templates.
 
-    `provided` are the parameters of the function that the engine fills. `owner` is the node or task in messages.
+    `provided` are the parameters of the function that the engine fills; `resources` are those among them that take
+    resources. `owner` is the node or task in messages.
     """
 
     action: Action
@@ -52,6 +54,7 @@ class BoundAction(NamedTuple):
     arguments: Mapping[str, Any]
     provided: tuple[str, ...]
     owner: str
+    resources: tuple[str, ...] = ()
 
     def call(self, ctx: Any, variables: Mapping[str, Any]) -> Any:
         """Render the arguments and call the action. Raises `TemplateError`, and whatever the action raises."""
@@ -61,7 +64,7 @@ class BoundAction(NamedTuple):
             check_paths(self.action.name, self.arguments, arguments)
             arguments.pop(ROOT_KEY, None)
         if self.action.name == "python":
-            return self.function(**arguments.get("arguments", {}))
+            arguments = arguments.get("arguments", {})
         for name in self.provided:
             if name not in arguments:
                 arguments[name] = ctx if name == "ctx" else variables[name]
@@ -77,22 +80,34 @@ class BoundAction(NamedTuple):
 
 
 def bind_action(
-    action: Action, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
+    action: Action,
+    arguments: Mapping[str, Any],
+    variables: tuple[str, ...],
+    resources: Collection[str],
+    owner: str,
 ) -> BoundAction:
-    """An action with its arguments. Imports its function; raises `UsageError` if the arguments don't fit."""
+    """An action with its arguments, whose function may take these variables and resources by name.
+
+    Imports the function; raises `UsageError` if the arguments don't fit.
+    """
     if action.name == "python":
         reference = arguments["function"]
         function = import_reference(reference)
-        _provided_parameters(function, arguments.get("arguments", {}), (), f"function {reference!r}")
-        return BoundAction(action, function, arguments, (), owner)
+        taken = arguments.get("arguments", {})
+        provided = _provided_parameters(function, taken, tuple(resources), f"function {reference!r}")
+        return BoundAction(action, function, arguments, provided, owner, provided)
     function = action.call
     if isinstance(action.call, str):
         function = import_reference(action.call)
     taken = arguments
     if action.parameters is not None:
+        resources = ()  # a built-in action takes none, whatever its parameters are called
         taken = {name: value for name, value in arguments.items() if name != ROOT_KEY}
-    provided = _provided_parameters(function, taken, (*variables, "ctx"), f"action {action.name!r}")
-    return BoundAction(action, function, arguments, provided, owner)
+    offered = (*variables, "ctx")
+    provided = _provided_parameters(function, taken, (*offered, *resources), f"action {action.name!r}")
+    return BoundAction(
+        action, function, arguments, provided, owner, tuple(name for name in provided if name not in offered)
+    )
 
 
 def _provided_parameters(
@@ -131,8 +146,11 @@ def node_function(
     of the result of children.
     """
 
-    def variables(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> dict[str, Any]:
+    def variables(
+        state: Any, config: Any, node: str, ctx: Any, parallel_results: Any, **resources: Any
+    ) -> dict[str, Any]:
         return {
+            **resources,
             "state": state,
             "config": config,
             "node": node,
@@ -153,15 +171,21 @@ def node_function(
 
     if is_async(bound.function):
 
-        async def call_async(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> Any:
-            return update(await bound.call(ctx, variables(state, config, node, ctx, parallel_results)))
+        async def call_async(**values: Any) -> Any:
+            return update(await bound.call(values["ctx"], variables(**values)))
 
-        return call_async
+        return _with_node_parameters(call_async, bound.resources)
 
-    def call(state: Any, config: Any, node: str, ctx: Any, parallel_results: Any) -> Any:
-        return update(bound.call(ctx, variables(state, config, node, ctx, parallel_results)))
+    def call(**values: Any) -> Any:
+        return update(bound.call(values["ctx"], variables(**values)))
 
-    return call
+    return _with_node_parameters(call, bound.resources)
+
+
+def _with_node_parameters(function: Callable[..., Any], resources: Iterable[str]) -> Callable[..., Any]:
+    """The function with a parameter for each value that templates of nodes may use, and for these resources."""
+    names = ("state", "config", "node", "ctx", "parallel_results", *resources)
+    return _with_signature(function, [inspect.Parameter(name, _BY_NAME) for name in names])
 
 
 def task_function(bound: BoundAction, *, of_template: bool = False) -> Callable[..., Any]:
@@ -173,14 +197,14 @@ def task_function(bound: BoundAction, *, of_template: bool = False) -> Callable[
     if is_async(bound.function):
 
         async def call_async(**values: Any) -> Any:
-            return await bound.call(values["ctx"], _task_variables(values))
+            return await bound.call(values["ctx"], _task_variables(values, bound.resources))
 
-        return _with_parameters(call_async, used, of_template, bound.arguments)
+        return _with_parameters(call_async, used, of_template, bound.arguments, bound.resources)
 
     def call(**values: Any) -> Any:
-        return bound.call(values["ctx"], _task_variables(values))
+        return bound.call(values["ctx"], _task_variables(values, bound.resources))
 
-    return _with_parameters(call, used, of_template, bound.arguments)
+    return _with_parameters(call, used, of_template, bound.arguments, bound.resources)
 
 
 def task_condition(template: Template, *, of_template: bool = False) -> Callable[..., bool]:
@@ -194,18 +218,28 @@ def task_condition(template: Template, *, of_template: bool = False) -> Callable
 
 
 def _with_parameters(
-    function: Callable[..., Any], used: Iterable[str], of_template: bool, templates: Any
+    function: Callable[..., Any],
+    used: Iterable[str],
+    of_template: bool,
+    templates: Any,
+    resources: Iterable[str] = (),
 ) -> Callable[..., Any]:
     """The function with a parameter for each value of the workflow that is used: others aren't copied for it."""
-    kind = inspect.Parameter.KEYWORD_ONLY
     names = {"ctx", *used} & {"ctx", *TASK_VALUES}
     if of_template:
         names.add("results")  # they tell the arguments apart
-    parameters = [inspect.Parameter(name, kind) for name in sorted(names)]
+    parameters = [inspect.Parameter(name, _BY_NAME) for name in (*sorted(names), *resources)]
     if of_template:
         parameters.append(inspect.Parameter("arguments", inspect.Parameter.VAR_KEYWORD))
+    return with_results_read(_with_signature(function, parameters), templates)
+
+
+def _with_signature(
+    function: Callable[..., Any], parameters: Sequence[inspect.Parameter]
+) -> Callable[..., Any]:
+    """The function as one with these parameters, which the engine fills."""
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # any function may have one
-    return with_results_read(function, templates)
+    return function
 
 
 def with_results_read(function: Callable[..., Any], data: Any) -> Callable[..., Any]:
@@ -214,15 +248,15 @@ def with_results_read(function: Callable[..., Any], data: Any) -> Callable[..., 
     return function
 
 
-def _task_variables(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of templates, from what the function of a task was called with."""
+def _task_variables(values: Mapping[str, Any], resources: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The variables of templates, and these resources, from what the function of a task was called with."""
     ctx = values["ctx"]
-    variables = {name: values[name] for name in TASK_VALUES if name in values}
+    variables = {name: values[name] for name in (*TASK_VALUES, *resources) if name in values}
     results = values.get("results", {})
     variables["arguments"] = {
         name: value
         for name, value in values.items()
-        if name not in TASK_VALUES and name != "ctx" and name not in results
+        if name not in variables and name != "ctx" and name not in results
     }
     return {**variables, "node": ctx.node, "run_id": ctx.run_id, "env": _ENVIRONMENT}
 

@@ -108,6 +108,14 @@ _RECEIVE = KeyedMapping(
     KeyRules(needs=[("default", ("deadline",))]),
     suggestions={"message": "name", "text": "name", "from": "name", "timeout": "deadline"},
 )
+_SLEEP = KeyedMapping(
+    "sleep",
+    "Wait, while no process holds the run.",
+    {
+        "time": Key(Templated(PointInTime()), "How long, or until when.", required=True),
+    },
+    suggestions={"duration": "time", "seconds": "time", "until": "time", "for": "time"},
+)
 _START = KeyedMapping(
     "start",
     "Start a run of another graph, a child of this run; the result is its id, or with `join` its final state.",
@@ -302,6 +310,7 @@ _ACTIONS: Final = (
     Action("receive", "limpet.yaml_files.actions.run_calls:receive_message", _RECEIVE),
     Action("set", _computed_values, updates_state=True),
     Action("shell", "limpet.yaml_files.actions.shell:run_program", _SHELL),
+    Action("sleep", "limpet.yaml_files.actions.run_calls:sleep", _SLEEP),
     Action("start", "limpet.yaml_files.actions.run_calls:start_child", _START),
 )
 BUILT_IN: Final[Mapping[str, Action]] = {each.name: each for each in _ACTIONS}

@@ -1,9 +1,11 @@
-"""The actions that talk with the run: questions, messages to it, child runs, and what it shows while a node runs."""
+"""The actions that talk with the run: questions, messages, waits, child runs, and what it shows while a node runs."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from limpet.durations import Moment, moment_of, seconds_in_text
 from limpet.engine.node_context.answer_schemas import json_schema_of, why_unfit
 from limpet.errors import ActionFailed
 
@@ -33,6 +35,17 @@ def receive_message(ctx: Any, name: str, schema: Any = None, **options: Any) -> 
         if problem:
             raise ActionFailed("receive", f"{problem:.{MAX_SHOWN}}")
     return value
+
+
+def sleep(ctx: Any, time: Moment) -> None:
+    """Wait for this long, or until this point in time."""
+    if isinstance(time, str):
+        seconds = seconds_in_text(time)
+        time = datetime.fromtimestamp(moment_of(time, 0.0, "time"), UTC) if seconds is None else seconds
+    if isinstance(time, datetime):
+        ctx.sleep(until=time)
+    else:
+        ctx.sleep(time)
 
 
 def start_child(

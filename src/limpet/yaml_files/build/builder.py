@@ -51,7 +51,13 @@ REDUCER_OF_WORD: Mapping[str, Callable[..., Any]] = {
     "add_messages": add_messages,
 }
 _TYPE_OF_REDUCER = {"append": "list", "merge": "dict", "add_messages": "list"}
-SHORT_FORMS: Mapping[str, str] = {"prompt": "text", "receive": "name", "start": "graph", "join": "child"}
+SHORT_FORMS: Mapping[str, str] = {
+    "prompt": "text",
+    "receive": "name",
+    "sleep": "time",
+    "start": "graph",
+    "join": "child",
+}
 """The actions that a node can name by a key of its own, each with the argument that may stand alone there."""
 _DEFAULT_TYPES = {
     "bool": (bool,),
@@ -181,19 +187,24 @@ class DeclarationBuilder:
                 "write a directory, or a template of env alone",
             )
         if name in BUILT_IN:
-            self.check_deadline(given.get("deadline"))
+            self.check_time(given.get("deadline"), "deadline")
+        if name == "sleep":
+            self.check_time(given.get("time"), "time")
         bound: BoundAction | None = self.attempt(
-            place, lambda: self.code.bound_action(name, arguments, compiler.variables, owner)
+            place,
+            lambda: self.code.bound_action(
+                name, arguments, compiler.variables, sorted(self.context.resources), owner
+            ),
         )
         if name == "start":
             child = self.child_graph(given.place_of("graph"))
             bound = bound and bound._replace(function=partial(bound.function, child=child))
         return bound or with_results_read(stand_in(name), arguments)
 
-    def check_deadline(self, deadline: Value | None) -> None:
-        """Note a deadline in the file that can't be one: the tables know only what times look like."""
-        if deadline is not None and not self.is_partial and not is_template(deadline.data):
-            self.attempt(deadline, lambda: moment_of(deadline.data, 0.0, "deadline"))
+    def check_time(self, time: Value | None, what: str) -> None:
+        """Note a time in the file that can't be one: the tables know only what times look like."""
+        if time is not None and not self.is_partial and not is_template(time.data):
+            self.attempt(time, lambda: moment_of(time.data, 0.0, what))
 
     def object_at(self, value: Value) -> Any:
         """The object that a reference names; a stand-in if it can't be imported."""

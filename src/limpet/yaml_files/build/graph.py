@@ -75,7 +75,7 @@ class GraphBuilder(DeclarationBuilder):
         """The graph with all of its nodes and edges. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
-        self.check_deadline(self.value.place_of("config").get("deadline"))
+        self.check_time(self.value.place_of("config").get("deadline"), "deadline")
         schema, defaults = self.schema()
         options = self.settings(("max_iterations", "observers"))
         graph: DeclaredGraph = self.attempt(

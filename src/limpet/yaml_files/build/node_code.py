@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from limpet.errors import UsageError
@@ -31,7 +31,12 @@ class CodeSource(Protocol):
         """An exception class by its name."""
 
     def bound_action(
-        self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        variables: tuple[str, ...],
+        resources: Collection[str],
+        owner: str,
     ) -> BoundAction | None:
         """An action with its arguments; None if its function isn't imported."""
 
@@ -49,9 +54,14 @@ class ImportedCode:
         return import_exception(name)
 
     def bound_action(
-        self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        variables: tuple[str, ...],
+        resources: Collection[str],
+        owner: str,
     ) -> BoundAction:
-        return bind_action(find_action(name), arguments, variables, owner)
+        return bind_action(find_action(name), arguments, variables, resources, owner)
 
 
 class StandInCode:
@@ -76,7 +86,12 @@ class StandInCode:
         return import_exception(name)
 
     def bound_action(
-        self, name: str, arguments: Mapping[str, Any], variables: tuple[str, ...], owner: str
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        variables: tuple[str, ...],
+        resources: Collection[str],
+        owner: str,
     ) -> BoundAction | None:
         if name not in BUILT_IN and name not in known_actions() and not self.has_unread_modules:
             raise UsageError(unknown_action_message(name))

@@ -48,7 +48,7 @@ class WorkflowBuilder(DeclarationBuilder):
         """The workflow with all of its tasks. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
-        self.check_deadline(self.value.place_of("config").get("deadline"))
+        self.check_time(self.value.place_of("config").get("deadline"), "deadline")
         options = self.settings(("max_layers", "layers", "on_error", "observers"))
         flow: DeclaredWorkflow = self.attempt(
             self.value.place_of("config"),

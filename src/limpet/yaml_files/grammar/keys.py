@@ -42,7 +42,9 @@ from limpet.yaml_files.grammar.value_types import (
     MapOf,
     Number,
     OneWordOf,
+    PointInTime,
     Schema,
+    Templated,
     Text,
     ValueType,
 )
@@ -206,6 +208,10 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
         AnyOf(Text("the name of a message"), _ACTION_PARAMETERS["receive"]),
         "A message to the run that the node takes, or waits for.",
     ),
+    "sleep": Key(
+        AnyOf(Templated(PointInTime()), _ACTION_PARAMETERS["sleep"]),
+        "How long, or until when, to wait while no process holds the run.",
+    ),
     "set": Key(
         MapOf(AnyValue(), "a mapping of names to values", 1),
         "Values to compute; texts may be templates. "
@@ -233,7 +239,7 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
     "timeout": Key(DURATION, "How many seconds it may take."),
     "description": Key(AnyText(), "What it is for."),
 }
-_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "receive", "set", "start", "join", "graph")
+_KINDS_OF_WORK: Final = ("run", "uses", "prompt", "receive", "sleep", "set", "start", "join", "graph")
 
 NODE = KeyedMapping(
     "node",
