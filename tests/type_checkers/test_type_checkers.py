@@ -79,7 +79,7 @@ def test_typed_code_passes_and_each_mistake_is_found(checker: str) -> None:
     """H14: `StateGraph[S]`, `State[S]`, the answers of `pause`, and tasks that depend on functions."""
     lines = (EXAMPLES / MISTAKES).read_text(encoding="utf-8").splitlines()
     wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# wrong")}
-    assert len(wrong) == 10
+    assert len(wrong) == 14
     assert lines_with_errors(checker) == {MISTAKES: wrong}
 
 

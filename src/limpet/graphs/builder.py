@@ -20,7 +20,7 @@ from limpet.graphs.edges import (
 )
 from limpet.graphs.node_options import InnerGraphSpec, NodeOptions, check_node_name
 from limpet.graphs.parallel import COLLECT, FAIL, InnerGraph, OnError, Section
-from limpet.graphs.parameters import Function, read_function, read_sync_function
+from limpet.graphs.parameters import Function, read_node_function, read_sync_function
 from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, plan_node
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
@@ -99,7 +99,7 @@ class GraphBuilder:
             raise DefinitionError(f"{what} is a graph; give its own nodes the timeout", self.name)
         function = None
         if run is not None and inner is None:
-            function = read_function(run, what)  # type: ignore[arg-type]  # checked there
+            function = read_node_function(run, what)  # type: ignore[arg-type]  # checked there
         targets = read_goto(goto, function, what)
         if targets:
             if function is None:

@@ -124,6 +124,25 @@ def read_function(call: Callable[..., Any], what: str) -> Function:
     )
 
 
+def read_node_function(call: Callable[..., Any], what: str) -> Function:
+    """The same for a node, which can't be a generator: nothing would ever run it."""
+    if is_generator(call):
+        raise generator_refused(what)
+    return read_function(call, what)
+
+
+def is_generator(call: Any) -> bool:
+    """Whether a function yields, sync or async."""
+    return inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call)
+
+
+def generator_refused(what: str) -> DefinitionError:
+    """The refusal of a function that yields where a result is needed."""
+    return DefinitionError(
+        f"{what} yields; it must return its result. emit() passes on what comes before that"
+    )
+
+
 def _takes_only_state(takes: list[tuple[str, str]], parameters: list[inspect.Parameter]) -> bool:
     values = [value for _, value in takes]
     return values == ["state"] and parameters[0].kind is not inspect.Parameter.KEYWORD_ONLY

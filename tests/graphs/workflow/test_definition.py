@@ -94,6 +94,36 @@ def test_a_task_depends_on_the_tasks_that_its_parameters_name() -> None:
     assert flow.execute({"city": "oslo"}).results["page"] == "OSLO 4"
 
 
+def test_functions_stand_for_their_tasks_in_whatever_depends_on_is() -> None:
+    """D1, H14: a set, a generator, a method, and a function whose task has another name."""
+
+    class Source:
+        def fetch(self) -> int:
+            return 1
+
+    source = Source()
+    for given in ({add_one}, iter([add_one]), (add_one,), {"one": add_one}):
+        flow = Workflow("f").add_task("first", add_one, arguments={"before": 0})
+        flow.add_task("second", lambda **results: results, given)
+        assert depends_on(flow, "second") == ["first"]
+    flow = Workflow("f").add_task("first", source.fetch)
+    assert depends_on(flow.add_task("second", lambda **results: results, [source.fetch]), "second") == [
+        "first"
+    ]
+    flow.add_task("third", source.fetch)
+    with pytest.raises(
+        DefinitionError, match="'fetch' is the function of several tasks, 'first', 'third': name one of them"
+    ):
+        flow.add_task("fourth", lambda **results: results, [source.fetch])
+
+
+def test_a_name_alone_in_a_decorator_is_explained() -> None:
+    """D1: it takes a function, and options by name."""
+    for decorator in (Workflow().task, Workflow().template):
+        with pytest.raises(DefinitionError, match="a decorator takes the name of a task as name='fetch'"):
+            decorator("fetch")
+
+
 def test_an_empty_depends_on_means_none() -> None:
     """H13: a parameter is an input then."""
     flow = Workflow("own")

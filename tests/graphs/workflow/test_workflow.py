@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -664,14 +665,20 @@ def test_without_a_store_a_result_may_be_anything(via: Via) -> None:
     assert via.execute(flow).results == {"a": made, "b": True}
 
 
-def test_a_generator_function_isnt_accepted_silently_as_a_task(store: Any) -> None:
-    """H4: its generator can't be stored, so it isn't mistaken for done."""
+def test_a_generator_function_isnt_accepted_as_a_task_or_a_node() -> None:
+    """H4, H12: nothing would run it; what comes before the result is emitted."""
 
     def numbers() -> Any:
         yield 1
 
-    with pytest.raises(ExecutionError, match="a generator"):
-        Workflow("f", store=store).add_task("a", numbers).execute()
+    async def later() -> Any:
+        yield 1
+
+    for run in (numbers, later, partial(numbers)):
+        with pytest.raises(DefinitionError, match=r"task 'a' yields; it must return its result. emit\(\)"):
+            Workflow("f").add_task("a", run)
+        with pytest.raises(DefinitionError, match="node 'a' yields"):
+            StateGraph().add_node("a", run)
 
 
 @pytest.mark.parametrize("size", [1_000_000, 20_000_000])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-from limpet import State, StateGraph, Workflow, once, pause
+from limpet import Goto, NodeContext, State, StateGraph, Workflow, once, pause
 
 
 @dataclass
@@ -25,6 +26,14 @@ def ask() -> None:
     number: int = pause("How many?", schema=int, deadline=3, default=None)  # wrong
     once("length", len, 5)  # wrong
     print(count, number)
+
+
+def work(state: State[Review], ctx: NodeContext) -> Goto[Literal["ask", "read"]]:
+    child = ctx.start(StateGraph(Review), {"topic": "kelp"})
+    print(ctx.join(child).model.topc)  # wrong
+    ctx.start(Review)  # wrong
+    ctx.start(StateGraph(Review), {}, deadlin=3)  # wrong
+    return Goto("raed")  # wrong
 
 
 def define() -> None:

@@ -24,7 +24,7 @@ from limpet.errors import DeadlinePassed, UsageError
 from limpet.graphs.edges import CaughtError
 from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK
-from limpet.graphs.state import NodeState
+from limpet.graphs.state import NodeState, State
 from limpet.journal.encoding.codec import detached_value, encode
 from limpet.journal.waits import SHORTEST_WAIT, Question
 from limpet.threads.awaiting import in_thread
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
 
     from limpet.engine.node_context.child_runs import ChildOptions
     from limpet.engine.node_context.emit import CallNumbers
+    from limpet.graph_methods import GraphMethods
     from limpet.graphs.workflow.state import TaskResult
     from limpet.graphs.workflow.task_report import TaskReport
+    from limpet.handle import RunHandle
 
 T = TypeVar("T")
 D = TypeVar("D")
 P = ParamSpec("P")
+S = TypeVar("S", bound=State)
 
 
 class NodeContext:
@@ -324,22 +327,42 @@ class NodeContext:
 
         report_progress(self, done, total, message)
 
-    def start(self, graph: Any, input: Any = None, **options: Unpack[ChildOptions]) -> Any:
+    def start(
+        self, graph: GraphMethods[S], input: Any = None, **options: Unpack[ChildOptions]
+    ) -> RunHandle[S]:
         """Start a child run, or find the one that this call has started before; returns its handle."""
         from limpet.engine.node_context.child_runs import start_child
 
-        return start_child(self, graph, input, options)
+        started: RunHandle[S] = start_child(self, graph, input, options)
+        return started
 
-    async def astart(self, graph: Any, input: Any = None, **options: Unpack[ChildOptions]) -> Any:
+    async def astart(
+        self, graph: GraphMethods[S], input: Any = None, **options: Unpack[ChildOptions]
+    ) -> RunHandle[S]:
         """`start` without blocking the event loop."""
-        return await in_thread(self.start, graph, input, **options)
+        from limpet.engine.node_context.child_runs import start_child
 
+        started: RunHandle[S] = await in_thread(start_child, self, graph, input, options)
+        return started
+
+    @overload
+    def join(self, child: RunHandle[S], graph: GraphMethods[S] | None = None) -> S: ...
+    @overload
+    def join(self, child: str, graph: GraphMethods[S]) -> S: ...
+    @overload
+    def join(self, child: str) -> Any: ...
     def join(self, child: Any, graph: Any = None) -> Any:
         """The final State of a child run, by its handle or id. Until it has ended, no process holds this run."""
         from limpet.engine.node_context.child_runs import join_child
 
         return join_child(self, child, graph)
 
+    @overload
+    async def ajoin(self, child: RunHandle[S], graph: GraphMethods[S] | None = None) -> S: ...
+    @overload
+    async def ajoin(self, child: str, graph: GraphMethods[S]) -> S: ...
+    @overload
+    async def ajoin(self, child: str) -> Any: ...
     async def ajoin(self, child: Any, graph: Any = None) -> Any:
         """`join` without blocking the event loop."""
         return await in_thread(self.join, child, graph)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from graphlib import CycleError
+from types import MethodType
 from typing import Any, Literal, Self, TypeVar, overload
 
 from limpet.defaults import MAX_LAYERS
@@ -83,7 +84,7 @@ class WorkflowBuilder:
         self._specs: dict[str, TaskSpec] = {}
         self._definitions: dict[str, TaskDefinition] = {}
         self._without_depends_on: set[str] = set()
-        self._names: dict[int, str] = {}
+        self._names: dict[Hashable, list[str]] = {}
         """The tasks by the identity of their functions, which `_definitions` keeps alive."""
         self._graphs: dict[str, Any] = {}
         self._handler: TaskSignature | None = None
@@ -302,10 +303,25 @@ class WorkflowBuilder:
     def _by_name(self, dependencies: Any) -> Any:
         """Dependencies by name, also if they were given as the functions of tasks."""
         if isinstance(dependencies, Mapping):
-            return {key: self._names.get(id(each), each) for key, each in dependencies.items()}
-        if isinstance(dependencies, (list, tuple)):
-            return [self._names.get(id(each), each) for each in dependencies]
-        return dependencies
+            return {key: self._name_of_task(each) for key, each in dependencies.items()}
+        if isinstance(dependencies, str) or not isinstance(dependencies, Iterable):
+            return dependencies
+        names = map(self._name_of_task, dependencies)
+        if isinstance(dependencies, (set, frozenset)):
+            return set(names)
+        return list(names)
+
+    def _name_of_task(self, task: Any) -> Any:
+        """The name of a task, also of one that is given by its function, unless several tasks call that."""
+        names = self._names.get(_identity(task), ())
+        if len(names) > 1:
+            listed = ", ".join(map(repr, names))
+            raise DefinitionError(
+                f"{_name_of(task)!r} is the function of several tasks, {listed}: name one of them"
+            )
+        if names:
+            return names[0]
+        return task
 
     def _resolved_specs(self) -> dict[str, TaskSpec]:
         """The tasks, those without `depends_on` with the dependencies that follow from their parameters."""
@@ -348,7 +364,7 @@ class WorkflowBuilder:
         if is_graph:
             self._graphs[name] = run
         else:
-            self._names[id(run)] = name
+            self._names.setdefault(_identity(run), []).append(name)
 
     def _shadowed_resources(self, specs: Mapping[str, TaskSpec]) -> Iterable[str]:
         for name in self._resources():
@@ -407,4 +423,13 @@ def _fingerprint(layers: Layers, written: Mapping[str, TaskDefinition]) -> str:
 
 
 def _name_of(function: Any) -> str:
+    if isinstance(function, str):
+        raise DefinitionError(f"a decorator takes the name of a task as name={function!r}")
     return str(getattr(function, "__name__", ""))
+
+
+def _identity(function: Any) -> Hashable:
+    """What tells functions apart. A bound method is another object each time that it is asked for."""
+    if isinstance(function, MethodType):
+        return id(function.__self__), id(function.__func__)
+    return id(function)

@@ -282,6 +282,8 @@ class Layers:
     def _check_addition(self, spec: TaskSpec, given_before: Any, dag: Dag) -> None:
         if spec.name in self.definitions or (spec.name in dag and not same_task(dag[spec.name], spec)):
             raise DefinitionError(f"a task named {spec.name!r} already exists")
+        if spec.run is None:
+            raise DefinitionError(f"task {spec.name!r} needs run=, the name of a task or template")
         if spec.definition not in self.definitions:
             near = did_you_mean(spec.run, self.definitions)
             raise DefinitionError(

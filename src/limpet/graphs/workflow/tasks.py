@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.graphs.parallel import InnerGraph
-from limpet.graphs.parameters import ABSENT, Function, is_async
+from limpet.graphs.parameters import ABSENT, Function, generator_refused, is_async, is_generator
 from limpet.graphs.retry import Retry
 from limpet.graphs.state import detached_view
 from limpet.graphs.workflow.state import (
@@ -114,7 +114,9 @@ def read_signature(call: Any, what: str) -> TaskSignature:
     if not callable(call):
         raise DefinitionError(f"{what} is not callable: {call!r}")
     if type(call) is FunctionType and not call.__dict__ and not call.__code__.co_posonlyargcount:
-        return _read_plain_function(call)
+        return _read_plain_function(call, what)
+    if is_generator(call):
+        raise generator_refused(what)
     try:
         parameters = list(inspect.signature(call).parameters.values())
     except (TypeError, ValueError):
@@ -141,12 +143,14 @@ def read_signature(call: Any, what: str) -> TaskSignature:
     return TaskSignature(call, tuple(required), tuple(optional), any_keyword, is_async(call), reads)
 
 
-def _read_plain_function(call: FunctionType) -> TaskSignature:
+def _read_plain_function(call: FunctionType, what: str) -> TaskSignature:
     """The same for a function that is just a `def` or a lambda: nothing wraps it, and nothing is set on it.
 
     `inspect` takes longer than all else that a task costs to define.
     """
     code = call.__code__
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        raise generator_refused(what)
     end = code.co_argcount + code.co_kwonlyargcount
     with_default = code.co_varnames[code.co_argcount - len(call.__defaults__ or ()) : code.co_argcount]
     defaults = {*with_default, *(call.__kwdefaults__ or ())}
