@@ -358,7 +358,8 @@ def test_an_item_that_is_too_large_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "total", "message"), [(-1, 2, ""), ("1", 2, ""), (1, float("inf"), ""), (True, 1, ""), (1, 2, 3)]
+    ("done", "total", "message"),
+    [(-1, 2, ""), ("1", 2, ""), (1, float("inf"), ""), (1, 10**400, ""), (True, 1, ""), (1, 2, 3)],
 )
 def test_progress_takes_numbers_and_a_text(done: Any, total: Any, message: Any) -> None:
     """H12."""

@@ -284,6 +284,15 @@ def test_a_key_distinguishes_questions_whatever_their_order() -> None:
     assert graph.resume(run.id, 2) == {"found": {"a": 1, "b": 2}}
 
 
+@pytest.mark.parametrize("wrong", [{"key": 5}, {"key": b"a"}, {"key": "5"}, {"choices": 5}, {"choices": []}])
+def test_a_wrong_key_and_wrong_choices_are_explained(wrong: dict[str, Any]) -> None:
+    """P1: a key is a str that isn't a number; choices are a list."""
+    with pytest.raises(
+        ExecutionError, match=r"UsageError: (pause\(key=.+\): a key is a str|choices is a list)"
+    ):
+        one(lambda state: pause("Well?", **wrong)).execute({})
+
+
 def test_the_same_question_at_the_next_visit_is_another_question() -> None:
     """P1: an answer belongs to its step and isn't used twice."""
     graph = StateGraph(name="loop").add_node(

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MAX_ITEM_BYTES: Final = 1_000_000
 """How large an item may be."""
 
+MAX_AMOUNT: Final = 2**63
+"""Below what progress is counted."""
+
 OUTPUT: Final = "output"
 PROGRESS: Final = "progress"
 """The two kinds of items."""
@@ -91,7 +94,7 @@ def report_progress(ctx: NodeContext, done: float, total: float | None, message:
     """`progress`, for a call."""
     ctx._check_open("progress")
     for name, number in (("done", done), ("total", total)):
-        is_number = type(number) in (int, float) and 0 <= float(number or 0) < float("inf")
+        is_number = type(number) in (int, float) and 0 <= (number or 0) < MAX_AMOUNT
         if not is_number and not (name == "total" and number is None):
             raise UsageError(f"progress({name}=…) is a number of at least 0, not {number!r}")
     if not isinstance(message, str):

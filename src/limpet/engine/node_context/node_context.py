@@ -17,16 +17,18 @@ from limpet.engine.node_context.questions import (
     Sleep,
     check_can_keep_answer,
     check_timeout_arguments,
+    default_answer,
     question_for,
     question_id_of,
+    returned_answer,
 )
-from limpet.errors import DeadlinePassed, UsageError
+from limpet.errors import UsageError
 from limpet.graphs.edges import CaughtError
 from limpet.graphs.plan import PlanNode
 from limpet.graphs.secrets import MASK
 from limpet.graphs.state import NodeState, State
 from limpet.journal.encoding.codec import detached_value, encode
-from limpet.journal.waits import SHORTEST_WAIT, Question
+from limpet.journal.waits import SHORTEST_WAIT
 from limpet.threads.awaiting import in_thread
 
 if TYPE_CHECKING:
@@ -221,11 +223,13 @@ class NodeContext:
         progress = self.scope.progress
         if question_id in progress.answers:
             answer = progress.answers[question_id]
-            found = self._read_answer(question, answer, schema)
+            if secret:
+                services.masker.remember(answer)
+            found = returned_answer(question, answer, schema)
         elif limit is not None and question_id in progress.timers and limit <= services.store_clock():
             # The timer exists once the question was taken back at its deadline. A question asked for the first time
             # has none: it pauses the run even if its deadline has passed already.
-            answer = found = self._default_answer(question, default, on_timeout)
+            answer = found = default_answer(question, default, on_timeout, self.run_id)
         else:
             encode(question.to_data(), "question")  # refuses here what the journal couldn't store later
             raise Pause(question)
@@ -236,8 +240,8 @@ class NodeContext:
 
     def _next_question_id(self, key: str | None) -> str:
         """The id of the next question: the same whenever this node asks it in this step."""
-        if key is not None and key.isdigit():
-            raise UsageError(f"pause(key={key!r}): numbers are for questions without a key; use a word")
+        if key is not None and (not isinstance(key, str) or key.isdigit()):
+            raise UsageError(f"pause(key={key!r}): a key is a str; numbers are for questions without a key")
         self._asked = getattr(self, "_asked", 0) + 1
         step = f"{self.scope.prefix}{self.step}"
         return question_id_of(self.scope.place(self.node), step, key or str(self._asked))
@@ -246,29 +250,6 @@ class NodeContext:
         """Until when a question can be answered. It is computed when the question is first asked, and then kept."""
         known = self.scope.progress.timers.get(question_id)
         return known or moment_of(deadline, self.scope.services.store_clock(), "pause(deadline=…)")
-
-    def _read_answer(self, question: Question, answer: Any, schema: Any) -> Any:
-        """The stored answer as `pause` returns it. One that the schema refuses is asked for again."""
-        if question.secret:
-            self.scope.services.masker.remember(answer)
-        copied = detached_value(answer)
-        if schema is None:
-            return copied
-        from limpet.engine.node_context.answer_schemas import read_answer
-
-        try:
-            return read_answer(copied, schema)
-        except ValueError as problem:
-            why = "" if question.secret else f": {problem}"
-            raise Pause(question, f" (the last answer was refused{why})") from problem
-
-    def _default_answer(self, question: Question, default: Any, on_timeout: Callable[[], Any] | None) -> Any:
-        """What counts as the answer to a question whose deadline passed."""
-        if default is not NOT_GIVEN:
-            return default
-        if on_timeout is not None:
-            return on_timeout()
-        raise DeadlinePassed(f"{question.prompt!r} was not answered in time", self.run_id)
 
     def sleep(
         self, duration: Span | None = None, *, until: datetime | None = None, key: str | None = None

@@ -6,13 +6,20 @@ process can refuse a wrong answer without the code that asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from limpet.durations import Moment
-from limpet.engine.node_context.answer_schemas import as_plain_data, equal, json_schema_of, why_unfit
-from limpet.errors import AlreadyAnswered, AnswerRefused, RunPaused, UsageError
+from limpet.engine.node_context.answer_schemas import (
+    as_plain_data,
+    equal,
+    json_schema_of,
+    read_answer,
+    why_unfit,
+)
+from limpet.errors import AlreadyAnswered, AnswerRefused, DeadlinePassed, RunPaused, UsageError
 from limpet.graphs.secrets import MASK
+from limpet.journal.encoding.codec import detached_value
 from limpet.journal.progress import Progress
 from limpet.journal.store import PAUSED
 from limpet.journal.waits import PostWait, Question
@@ -122,11 +129,36 @@ def question_for(
     secret: bool = False,
 ) -> Question:
     """The question as data. Raises `UsageError` for choices or a schema that can't be used."""
-    listed = None if choices is None else list(choices)
-    if isinstance(choices, str) or listed == []:
+    listed = None
+    if isinstance(choices, Iterable):
+        listed = list(choices)
+    if choices is not None and (isinstance(choices, str) or not listed):
         raise UsageError(f"choices is a list of at least one answer, not {choices!r}")
     described = None if schema is None else json_schema_of(schema)
     return Question(question_id, str(prompt), node, listed, described, deadline, bool(secret))
+
+
+def returned_answer(question: Question, answer: Any, schema: Any) -> Any:
+    """A stored answer as `pause` returns it. Raises `Pause` for one that the schema refuses: it is asked again."""
+    copied = detached_value(answer)
+    if schema is None:
+        return copied
+    try:
+        return read_answer(copied, schema)
+    except ValueError as problem:
+        why = "" if question.secret else f": {problem}"
+        raise Pause(question, f" (the last answer was refused{why})") from problem
+
+
+def default_answer(
+    question: Question, default: Any, on_timeout: Callable[[], Any] | None, run_id: str
+) -> Any:
+    """What counts as the answer to a question whose deadline passed. Raises `DeadlinePassed` if nothing does."""
+    if default is not NOT_GIVEN:
+        return default
+    if on_timeout is not None:
+        return on_timeout()
+    raise DeadlinePassed(f"{question.prompt!r} was not answered in time", run_id)
 
 
 def check_answer(question: Question, answer: Any) -> None:
