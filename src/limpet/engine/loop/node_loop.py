@@ -37,6 +37,7 @@ from limpet.engine.loop.next_node import SectionStart, check_goto, choose_next, 
 from limpet.engine.loop.node_outcomes import (
     JumpTaken,
     MayStop,
+    StepEnd,
     catch_error,
     delay_arrival,
     error_of,
@@ -78,7 +79,7 @@ from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import NodeState, State
 from limpet.graphs.workflow.tasks import TaskSkipped
 from limpet.journal.open_parallel_section import Key, OpenSection
-from limpet.journal.records import NO_CHANGE, step_record
+from limpet.journal.records import step_record
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import AFTER, BEFORE, FAILED_PHASE, INTERRUPTED
 from limpet.observe import events
@@ -215,8 +216,8 @@ class NodeLoop:
 
             # Collect what it changed, as bytes for the journal. `type() is dict` is what most nodes return.
             delta: bytes | None = None
-            forgiven: Failed | None = None
             jump: JumpTaken | None = None
+            forgiven: Failed | None = None
             if p.section is not None and type(outcome) is dict and isinstance(private, FanInState):
                 outcome = self._without_results(private, outcome)
             if type(outcome) is dict or type(outcome) not in NOT_AN_UPDATE:
@@ -228,19 +229,12 @@ class NodeLoop:
                 except Exception as error:
                     outcome = Failed(self._without_secrets(error, outcome), again=False)
             if delta is None:
-                if type(outcome) is Goto:
-                    jump, delta, outcome = self._take_goto(ctx, outcome)
-                if type(outcome) in (Failed, LoopStop):
-                    if node.workflow_task is not None:
-                        forgiven, delta = yield from forgive_failure(self, ctx, outcome)
-                    elif node.jumps:
-                        forgiven, jump = yield from catch_error(self, ctx, outcome)
-                        delta = None if jump is None else NO_CHANGE
-                if delta is None:
-                    stop = yield from handle_unfinished(self, ctx, outcome)
-                    if stop is not None:
-                        return stop
+                end = yield from self._end_without_update(ctx, outcome)
+                if isinstance(end, LoopStop):
+                    return end
+                if end is None:
                     continue
+                delta, jump, forgiven = end
 
             # Complete the step. The lock is only needed to end a call that used `once`, which may still be writing
             # to the journal in another thread.
@@ -445,9 +439,28 @@ class NodeLoop:
             return hide_secret_path(error, masker.names)
         return error
 
-    def _take_goto(
-        self, ctx: NodeContext, returned: Goto[Any]
-    ) -> tuple[JumpTaken | None, bytes | None, Failed | None]:
+    def _end_without_update(
+        self, ctx: NodeContext, outcome: Any
+    ) -> Generator[Any, Any, StepEnd | LoopStop | None]:
+        """How the step of a node ends that returned a `Goto`, or failed; else why the loop stops.
+
+        None means that the node is called again.
+        """
+        if type(outcome) is Goto:
+            outcome = self._take_goto(ctx, outcome)
+            if isinstance(outcome, StepEnd):
+                return outcome
+        if isinstance(outcome, (Failed, LoopStop)):
+            end = None
+            if ctx.plan_node.workflow_task is not None:
+                end = yield from forgive_failure(self, ctx, outcome)
+            elif ctx.plan_node.jumps:
+                end = yield from catch_error(self, ctx, outcome)
+            if end is not None:
+                return end
+        return (yield from handle_unfinished(self, ctx, outcome))
+
+    def _take_goto(self, ctx: NodeContext, returned: Goto[Any]) -> StepEnd | Failed:
         """Where a node goes and what it changed; or why its `Goto` can't be used."""
         update = returned.update
         if type(update) is dict and isinstance(ctx.state, FanInState):
@@ -459,8 +472,8 @@ class NodeLoop:
             else:
                 delta = self.changes.collect(ctx.state, update)
         except Exception as error:
-            return None, None, Failed(self._without_secrets(error, update), again=False)
-        return JumpTaken(returned.target), delta, None
+            return Failed(self._without_secrets(error, update), again=False)
+        return StepEnd(delta, JumpTaken(returned.target))
 
     def _jump_target(self, node: PlanNode, jump: JumpTaken) -> str | None:
         """The node that a jump leads to; None if the run stops after this node, which it doesn't after an error."""

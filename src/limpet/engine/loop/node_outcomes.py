@@ -26,7 +26,7 @@ from limpet.engine.loop.taking_in import commit_again
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.edges import END, CaughtError
 from limpet.graphs.plan import PlanNode
-from limpet.journal.records import move_record
+from limpet.journal.records import NO_CHANGE, move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
 from limpet.journal.waits import (
     ARRIVAL,
@@ -57,6 +57,14 @@ class JumpTaken(NamedTuple):
     caught: CaughtError | None = None
 
 
+class StepEnd(NamedTuple):
+    """How a step ends whose node returned no update: what it changed, where the run goes, which failure it was."""
+
+    delta: bytes
+    jump: JumpTaken | None = None
+    forgiven: Failed | None = None
+
+
 def handle_unfinished(
     loop: NodeLoop, ctx: NodeContext, outcome: Failed | Asked | Sleeping | Waiting | Cancelled | LoopStop
 ) -> MayStop:
@@ -85,44 +93,44 @@ def handle_unfinished(
 
 def forgive_failure(
     loop: NodeLoop, ctx: NodeContext, outcome: Failed | LoopStop
-) -> Generator[Any, Any, tuple[Failed | None, bytes | None]]:
+) -> Generator[Any, Any, StepEnd | None]:
     """A task of a workflow failed. If it won't be tried again and no task needs it, its failure is its result.
 
-    Returns the failure and the delta that records it, or two Nones where the failure counts as any other.
+    Returns None where the failure counts as any other.
     """
     work = ctx.plan_node.workflow_task
     assert work is not None
     failed = _failure(outcome)
     if failed is None or not work.safe_to_fail or (failed.again and _is_retried(ctx, failed.error)):
-        return None, None
+        return None
     reporter = loop.reporter
     yield from reporter.stream(reporter.stream_events.node_fails(reporter, ctx, failed.error, None))
     error = _error_data(loop, ctx, outcome, failed)
     delta = loop.changes.collect(ctx.state, work.failed(ctx, error, loop.context.clocks.now()))
-    return failed, delta
+    return StepEnd(delta, forgiven=failed)
 
 
 def catch_error(
     loop: NodeLoop, ctx: NodeContext, outcome: Failed | LoopStop
-) -> Generator[Any, Any, tuple[Failed | None, JumpTaken | None]]:
+) -> Generator[Any, Any, StepEnd | None]:
     """A node failed. If it won't be tried again and one of its error edges catches the error, that leads on.
 
-    Returns the failure and where it leads, or two Nones where the failure counts as any other. What the node changed
-    is taken back: its step completes without an update.
+    What the node changed is taken back: its step completes without an update. Returns None where the failure counts
+    as any other.
     """
     failed = _failure(outcome)
     if failed is None or (failed.again and _is_retried(ctx, failed.error)):
-        return None, None
+        return None
     edge = ctx.plan_node.error_edge(failed.error)
     if edge is None:
-        return None, None
+        return None
     reporter = loop.reporter
     yield from reporter.stream(reporter.stream_events.node_fails(reporter, ctx, failed.error, None))
     _take_back(loop, ctx)
     error = _error_data(loop, ctx, outcome, failed)
     at = loop.context.clocks.now()
     caught = CaughtError(error["type"], error["message"], error["node"], ctx.attempt, at)
-    return failed, JumpTaken(edge.target, caught)
+    return StepEnd(NO_CHANGE, JumpTaken(edge.target, caught), failed)
 
 
 def _failure(outcome: Failed | LoopStop) -> Failed | None:
