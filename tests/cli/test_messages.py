@@ -45,6 +45,14 @@ def test_a_message_is_sent_and_the_run_continues(waiting: Command) -> None:
     assert state == {"said": "What is kelp?", "more": {"n": [1, 2]}}
 
 
+def test_sending_another_message_than_the_run_waits_for_says_so(waiting: Command) -> None:
+    """H16: the name may be misspelt; or the message comes early, which is fine."""
+    sent = waiting("runs", "send", "c", "usre", "hello")
+    assert sent.code == 0
+    assert "now the run waits for user: usre waits until a node receives it" in sent.err
+    assert "waits for user" not in waiting("runs", "send", "c", "user", "hello").err
+
+
 def test_a_key_sends_a_message_once(waiting: Command) -> None:
     """H16: a script may be run again."""
     assert waiting("runs", "send", "c", "other", "1", "--key", "k", "--json").data["new"] is True

@@ -26,6 +26,7 @@ from limpet.cli.project import (
 from limpet.cli.values import read_value
 from limpet.errors import UsageError
 from limpet.journal.store import Store
+from limpet.journal.waits import MESSAGE
 
 
 def fork(args: Namespace, output: Output) -> int:
@@ -54,7 +55,11 @@ def send(args: Namespace, output: Output) -> int:
         output.message(f"sent {args.name} to run {args.run}")
     else:
         output.message(f"run {args.run} has got {args.name} with the key {args.key} before: nothing was sent")
-    suggest_next(runs.get(args.run).info, args, output)
+    info = runs.get(args.run).info
+    awaited = [wait.name for wait in info.waits if wait.kind == MESSAGE]
+    if awaited and args.name not in awaited:
+        output.say(f"now the run waits for {', '.join(awaited)}: {args.name} waits until a node receives it")
+    suggest_next(info, args, output)
     return OK
 
 
