@@ -159,14 +159,21 @@ class UsageError(LimpetError, ValueError):
 
 
 class UnknownKey(UsageError, KeyError):
-    """The state has no value under this `key`: it is misspelt, or nothing has set it yet. It is a `KeyError`, too."""
+    """The state has no value under this `key`: it is misspelt, or nothing has set it yet. It is a `KeyError`, too.
+
+    The same for `results` of a workflow that have no task of this name.
+    """
 
     code = "unknown-key"
 
-    def __init__(self, key: object, present: Iterable[str], declared: Iterable[str] = ()) -> None:
+    def __init__(
+        self, key: object, present: Iterable[str], declared: Iterable[str] = (), reason: str = ""
+    ) -> None:
         self.key = key
         known = list(dict.fromkeys([*present, *declared]))
-        if key in known:
+        if reason:
+            super().__init__(reason)
+        elif key in known:
             super().__init__(f"the state has no {key!r} yet: the schema names it, and nothing has set it")
         else:
             super().__init__(f"the state has no {key!r}{did_you_mean(key, known)}")

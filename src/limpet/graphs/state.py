@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from copy import deepcopy
 from datetime import UTC, datetime
 from time import time
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
@@ -138,6 +139,12 @@ class State(dict[str, Any], Generic[Model]):
         provenance = (self.run_id, self.checkpoint_node, self._at, getattr(self, "_secrets", None))
         return _restore, (dict(self), *provenance)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> State[Model]:
+        made = self._copy()
+        memo[id(self)] = made
+        dict.update(made, deepcopy(dict(made), memo))
+        return made
+
     def _shown(self) -> dict[str, Any]:
         """Its data with secret values masked."""
         data = dict(self)
@@ -148,17 +155,12 @@ class State(dict[str, Any], Generic[Model]):
         """A plain State of the same content and provenance, also of a state of the engine's own classes."""
         made = self._blank()
         dict.update(made, self)
-        made.run_id = self.run_id
-        made.checkpoint_node = self.checkpoint_node
-        made._at = self._at
-        made._emit = self._emit
-        if hasattr(self, "_saved"):
-            made._saved = self._saved
-        if hasattr(self, "_schema"):
-            made._schema = self._schema
-        if hasattr(self, "_secrets"):
-            made._secrets = self._secrets
+        for name in State.__slots__:
+            if hasattr(self, name):
+                setattr(made, name, getattr(self, name))
         return made
+
+    __copy__ = _copy
 
     def _blank(self) -> State[Model]:
         """An empty instance of the public class that this state is a kind of."""

@@ -23,6 +23,7 @@ from limpet import (
     RunWaiting,
     State,
     StateGraph,
+    StoreUnavailable,
     UsageError,
     Workflow,
     append,
@@ -554,3 +555,43 @@ def test_secret_messages_are_masked() -> None:
     assert "hunter2" not in told
     assert "swordfish" not in str([event for event in handle.events() if event["type"] == "message"])
     assert "kelp" in told
+
+
+class CutOff(MemoryStore):
+    """A store that can't be reached as often as `failures` says."""
+
+    failures = 0
+
+    def head(self, run_id: str) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("the network is down")
+        return super().head(run_id)
+
+    def inbox(self, run_id: str) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("the network is down")
+        return super().inbox(run_id)
+
+
+@pytest.mark.parametrize("on_save_error", ["fail", "wait"])
+def test_a_look_that_can_t_reach_the_store_doesn_t_say_that_nothing_came(on_save_error: Any) -> None:
+    """H16, invariant 9: the run waits for the store, or fails, as `on_save_error` says for all else."""
+    store = CutOff()
+    calls: list[int] = []
+
+    def look(state: State, ctx: NodeContext) -> dict[str, Any]:
+        if not calls:
+            graph.send(ctx.run_id, "stop", True)
+            store.failures = 2
+        calls.append(1)
+        return {"n": ctx.receive("stop", deadline=0, default=False)}
+
+    graph = single(look, "look", {"n": bool}).compile(store=store, on_save_error=on_save_error)
+    if on_save_error == "wait":
+        assert graph.execute({}, run_id="r")["n"] is True
+    else:
+        with pytest.raises(ExecutionError, match="the network is down"):
+            graph.execute({}, run_id="r")
+        assert graph.resume("r")["n"] is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import operator
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -434,3 +435,17 @@ def test_a_state_keeps_its_class_wherever_it_comes_from() -> None:
     assert run.state.model == graph.get("r").state.model == graph.state_at("r").model == expected
     assert graph.state_at("r").set("score", 2).model.score == 2
     assert [event["state"].model.score for event in graph.stream({"topic": "kelp"})] == [1, 1]
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_state_still_knows_its_class(copied: Any) -> None:
+    """H14: `model` of a copy is an instance, with values of its own if it is a deep one."""
+
+    @dataclass
+    class Note:
+        topics: list[str]
+
+    state = single(lambda state: {}, schema=Note).execute({"topics": ["kelp"]})
+    found = copied(state)
+    assert (type(found), found.model, found.run_id) == (State, Note(["kelp"]), state.run_id)
+    assert (found["topics"] is state["topics"]) == (copied is copy.copy)

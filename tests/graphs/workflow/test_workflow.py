@@ -28,12 +28,13 @@ from limpet import (
     State,
     StateGraph,
     TaskResult,
+    UnknownKey,
     UnstorableValue,
     UsageError,
     Workflow,
     WorkflowState,
 )
-from support.graphs import AT_ONCE, SOON, Via
+from support.graphs import AT_ONCE, SOON, Via, single
 from support.timed_calls import TimedCalls, run_timed
 
 
@@ -1156,3 +1157,30 @@ def test_a_workflow_is_a_node_of_a_graph(via: Via, place: dict[str, Any]) -> Non
     graph = StateGraph(name="g").add_node("w", run=inner).add_node("end", run=total).add_edge("w", "end")
     graph.set_entry_point("w").set_finish_point("end").compile(**place)
     assert via.execute(graph, {"n": 1}) == {"n": 1, "x": 2, "y": 4, "total": 6}
+
+
+def test_a_misspelt_name_of_a_result_suggests_the_task(store: Any) -> None:
+    """D1, H14: as a misspelt key of a state does; and it is a `KeyError`, too."""
+    flow = Workflow("flow", store=store, preserve=True, on_error="continue")
+    flow.add_task("clean", lambda: 1).add_task("idle", lambda clean: 2, condition=lambda state: False)
+    results = flow.execute(run_id="r").results
+    for found in (
+        results,
+        copy.deepcopy(results),
+        pickle.loads(pickle.dumps(results)),
+        flow.get("r").state.results,
+    ):
+        assert (found, found.get("claen"), "claen" in found) == ({"clean": 1}, None, False)
+        with pytest.raises(UnknownKey, match=r"no result of task 'claen'; did you mean 'clean'\?"):
+            found["claen"]
+        with pytest.raises(KeyError, match="no result of task 'idle': it is skipped"):
+            found["idle"]
+
+
+def test_results_of_a_workflow_can_be_kept_in_a_state(store: Any) -> None:
+    """H4: they come back as what they were."""
+    flow = Workflow("flow", store=MemoryStore()).add_task("clean", lambda: 1)
+    graph = single(lambda state: {"kept": flow.execute({}).results}, "keep", {"kept": dict})
+    graph.compile(store=store, preserve=True).execute({}, run_id="r")
+    kept = graph.get("r").state["kept"]
+    assert (kept, type(kept)) == ({"clean": 1}, type(flow.execute({}).results))

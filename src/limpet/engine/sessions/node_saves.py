@@ -5,15 +5,17 @@ Both are called with the journal lock, by the thread of the node.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Sequence
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.leases.inbox_checks import read_inbox
+from limpet.engine.leases.inbox_checks import arrived_posts, read_inbox
+from limpet.engine.loop.driver_commands import PostsArrived
 from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.questions import CallAbandoned, PostAwaited
 from limpet.errors import StoreUnavailable
+from limpet.journal.inbox import Posted
 from limpet.journal.waits import RECEIVE, PostWait
 
 if TYPE_CHECKING:
@@ -34,26 +36,34 @@ def take_letter(session: Session, scope: Scope, wait: PostWait) -> None:
     """
     assert session.writer is not None
     root = session.progress
+    is_over = wait.deadline is not None and wait.deadline <= scope.services.store_clock()
     if wait.box not in root.mailbox:
-        _look_into_inbox(session)
+        _look_into_inbox(session, is_last=is_over)
     has_none = wait.box not in root.mailbox
-    if has_none and (wait.deadline is None or wait.deadline > scope.services.store_clock()):
+    if has_none and not is_over:
         raise PostAwaited(wait)
     session.writer.add_move(root, {RECEIVE: [list(scope.path), wait.box, wait.key, has_none]}, time())
     _save(session)
 
 
-def _look_into_inbox(session: Session) -> None:
-    """Take in what was posted to the run since its last commit, so that a node needn't be called again for it."""
+def _look_into_inbox(session: Session, *, is_last: bool) -> None:
+    """Take in what was posted to the run since its last commit, so that a node needn't be called again for it.
+
+    If the store can't be reached, the next commit finds out, and waits for the store if it is to. But the last look
+    says that no message has come. So it waits itself, or raises why the store can't be reached.
+    """
+    context = session.lifecycle.context
     store = session.compiled.need_client("receive").store
-    posts = []
-    with suppress(StoreUnavailable):  # then the next commit finds out, and waits for the store if it is to
+    posts: Sequence[Posted] = ()
+    try:
         head = store.head(session.id)
         if head.posted > head.taken:
             posts = read_inbox(store, session.id)
+    except StoreUnavailable as problem:
+        if is_last and not context.tolerates(problem):
+            posts = _posts_when_reachable(session)
     if not posts:
         return
-    context = session.lifecycle.context
     take_in(context, posts)
     if context.cancel_requested:
         session.stop.ask()
@@ -61,6 +71,18 @@ def _look_into_inbox(session: Session) -> None:
     if context.has_woken:
         # Branches that wait can continue. The loop may be waiting for nodes, and has to know.
         session.stop.notice_posts()
+
+
+def _posts_when_reachable(session: Session) -> Sequence[Posted]:
+    """What waits for the run, as soon as the store can be reached, if `on_save_error` says to wait for it."""
+    waits = session.compiled.on_save_error == "wait"
+    store = session.compiled.need_client("receive").store
+    found = arrived_posts(store, session.id, lambda: waits and not session.stop.asked)
+    if isinstance(found, PostsArrived):
+        return found.posts
+    if session.stop.asked:
+        raise CallAbandoned
+    raise found
 
 
 def _save(session: Session) -> None:

@@ -162,7 +162,7 @@ class Layers:
 
     def results(self, final: Mapping[str, Any]) -> dict[str, Any]:
         """The results of a run's tasks by name, from its final state."""
-        return WorkflowState(final).results
+        return dict(WorkflowState(final).results)
 
     def view(self, final: Mapping[str, Any]) -> State:
         """A final state for a user's function that reads it."""

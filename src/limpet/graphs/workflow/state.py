@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
-from limpet.errors import UsageError
+from limpet.errors import UnknownKey, UsageError, did_you_mean
 from limpet.graphs.reducers import Reducer, append, merge
 from limpet.graphs.secrets import MASKED
 from limpet.graphs.state import LiveState, State, TrackedState
@@ -86,6 +86,36 @@ class TaskResult:
         self.skip = skip
 
 
+class TaskResults(dict[str, Any]):
+    """Results of tasks by name. A name that isn't among them is an `UnknownKey`, which suggests another."""
+
+    __slots__ = ("_unfinished",)
+
+    def __init__(self, results: Mapping[str, Any], unfinished: Mapping[str, str]) -> None:
+        super().__init__(results)
+        self._unfinished = unfinished
+        """The statuses of the tasks that have no result, by name."""
+
+    def __missing__(self, key: str) -> NoReturn:
+        reason = f"there is no result of task {key!r}"
+        if key in self._unfinished:
+            reason += f": it is {self._unfinished[key]}"
+        else:
+            reason += did_you_mean(key, [*self, *self._unfinished])
+        raise UnknownKey(key, (), reason=reason)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TaskResults, (dict(self), dict(self._unfinished))
+
+
+register_type(
+    TaskResults,
+    name="limpet.TaskResults",
+    to=lambda results: results.__reduce__()[1],
+    restore=lambda parts: TaskResults(*parts),
+)
+
+
 class WorkflowState(State):
     """The state of a workflow's run: a dict of plain data, with properties that read it.
 
@@ -123,8 +153,11 @@ class WorkflowState(State):
     @property
     def results(self) -> dict[str, Any]:
         """The results of the tasks that completed, by name."""
-        found = (self.get("tasks") or {}).items()
-        return {name: data["result"] for name, data in found if data["status"] == TASK_COMPLETED}
+        tasks = self.get("tasks") or {}
+        completed = {name: data["result"] for name, data in tasks.items() if data["status"] == TASK_COMPLETED}
+        return TaskResults(
+            completed, {name: data["status"] for name, data in tasks.items() if name not in completed}
+        )
 
     @property
     def checkpoint_id(self) -> str | None:
