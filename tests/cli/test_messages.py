@@ -15,6 +15,13 @@ chat = StateGraph({"said": str, "more": object}, name="chat")
 chat.add_node("turn", lambda state: {"said": receive("user"), "more": receive("more", deadline=3600)})
 chat.set_entry_point("turn")
 chat.set_finish_point("turn")
+
+
+def talk(state, ctx):
+    return dict(ctx.join(ctx.start(chat, {})))
+
+
+host = StateGraph(name="host").add_node("talk", talk).set_entry_point("talk").set_finish_point("talk")
 """
 
 
@@ -78,3 +85,13 @@ def test_a_message_to_a_run_that_has_ended_is_refused(waiting: Command) -> None:
     assert refused.code == 2
     assert "cancelled" in refused.err
     assert "resume c" in refused.err
+
+
+def test_a_run_that_waits_for_a_child_run_leads_to_it(waiting: Command) -> None:
+    """H16: the child waits itself; what to do next is shown there."""
+    stopped = waiting("run", "chats.py:host", "--id", "h")
+    (child,) = waiting("runs", "list", "--parent", "h", "--json").data
+    assert stopped.code == 3
+    assert f"talk waits for the child run {child['run_id']}. Look at it with:" in stopped.err
+    assert f"runs show {child['run_id']}" in stopped.err
+    assert f"runs send {child['run_id']} user VALUE" in waiting("runs", "show", child["run_id"]).err

@@ -26,7 +26,7 @@ from limpet.errors import (
     UsageError,
     WrongGraph,
 )
-from limpet.journal.waits import MESSAGE
+from limpet.journal.waits import MESSAGE, PostWait
 
 MAX_SHOWN_PROMPT = 2000
 """How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
@@ -136,14 +136,7 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
             for number, question in enumerate(info.questions)
         ]
     if info.shown_status == "waiting":
-        return [
-            NextCommand(
-                f"{wait.node} waits for the {wait.kind} {wait.name}. Send it with:",
-                command_line("runs send", args, run_id, wait.name, "VALUE"),
-            )
-            for wait in info.waits
-            if wait.kind == MESSAGE
-        ]
+        return [_command_for_wait(wait, run_id, args) for wait in info.waits]
     if info.status == "damaged":
         return [NextCommand("What of it can be read:", command_line("store verify", args, run_id))]
     if info.status == "failed" and (info.error or {}).get("type") == DeadlinePassed.__name__:
@@ -162,6 +155,16 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
         here = graph_command("To resume it anyway:", "resume", args, run_id)
         return [here, _hand_back(run_id, args)]
     return [graph_command(purpose, "resume", args, run_id)] if purpose else []
+
+
+def _command_for_wait(wait: PostWait, run_id: str, args: Namespace) -> NextCommand:
+    """How to bring a run on that waits: by sending the message, or by looking what its child run does."""
+    waiting = f"{wait.node} waits for the {wait.kind} {wait.name}."
+    if wait.kind == MESSAGE:
+        return NextCommand(
+            f"{waiting} Send it with:", command_line("runs send", args, run_id, wait.name, "VALUE")
+        )
+    return NextCommand(f"{waiting} Look at it with:", command_line("runs show", args, wait.name))
 
 
 def _hand_back(run_id: str, args: Namespace, *more: str) -> NextCommand:
