@@ -11,6 +11,7 @@ and kills it again and again. What comes from outside comes to both, when no run
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
@@ -18,10 +19,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet import ChildFailed, Runs
+from limpet import AlreadyCompleted, ChildFailed, Runs
 from limpet.engine.drivers.child_runs import RECHECK_INTERVALS
 from models.bench import Broken, Transient, eager_snapshots, lean
 from models.worker_bench import EPOCH, Place, Worker, examples, lives, stage_graph
+from support.posts import post_cancel
 
 Operation = tuple[Any, ...]
 Program = tuple[tuple[tuple[Operation, ...], ...], ...]
@@ -238,6 +240,11 @@ class Bench:
         waits = [(self.names[info.run_id], wait) for info in self.list() for wait in info.waits]
         return sorted((name, wait.name) for name, wait in waits if wait.kind == "message")
 
+    def request_cancel(self) -> None:
+        """Another process asks for the end of the run."""
+        with suppress(AlreadyCompleted):
+            post_cancel(self.worker.store, "r")
+
     def list(self) -> Any:
         return Runs(self.worker.store).list()
 
@@ -313,6 +320,21 @@ def test_child_runs_do_what_a_plain_interpreter_does_whatever_is_killed(
     """H16: children are started once, joined with their results, fail at deadlines, are cancelled."""
     with eager_snapshots(eager):
         Bench(program, patience, kills, seed).run(script)
+
+
+@settings(lean, max_examples=examples(60))
+@given(programs(), st.integers(1, 200), lives, st.integers(0, 999))
+def test_a_run_that_is_cancelled_at_any_point_leaves_no_child_under_way(
+    program: Program, point: int, kills: list[int], seed: int
+) -> None:
+    """H16: cancel goes down, whatever the worker does at that moment, and whether it is killed then or later."""
+    bench = Bench(program, inf, kills, seed)
+    bench.worker.disturbed_at = point
+    bench.worker.disturb = bench.request_cancel
+    bench.worker.work()
+    statuses = {info.run_id: info.status for info in bench.list()}
+    cancelled = [info for info in bench.list() if statuses.get(info.parent or "") == "cancelled"]
+    assert RUNNING not in {info.status for info in cancelled}
 
 
 @settings(lean, max_examples=examples(40))

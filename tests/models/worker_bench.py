@@ -104,6 +104,9 @@ class Worker:
         self.is_working = False
         self.is_dead = False
         self.points = 0
+        self.disturbed_at = 0
+        self.disturb: Callable[[], None] = lambda: None
+        """What another process does at the point of that number."""
 
     def work(self) -> None:
         """Execute runs until each of them waits or has ended."""
@@ -125,6 +128,10 @@ class Worker:
         if self.is_dead:
             raise Killed
         self.points += 1
+        if self.points == self.disturbed_at:
+            self.is_working = False
+            self.disturb()
+            self.is_working = True
         if self.left == 0:
             self.is_dead = True
             raise Killed

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from math import inf
 from typing import Protocol
 from weakref import WeakSet
 
@@ -115,8 +116,12 @@ class FakeClock:
         Runs that sleep call it until they are due. Time may have been skipped between the moment at which a run
         found how long it still has to sleep and this call, so `seconds` may be out of date already.
         """
-        if self.auto:
+        if self.auto and seconds < inf:
             self.skip_to(self._now + seconds)
+            return
+        if self.auto:
+            # Something else has to happen first, such as the end of a child run.
+            stop.wait(RECHECK_INTERVAL)
             return
         with self._change:
             if seconds > 0 and not stop.is_set():

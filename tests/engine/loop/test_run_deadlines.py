@@ -33,6 +33,7 @@ from limpet import (
     supervise,
 )
 from limpet.engine.node_context.node_context import NodeContext
+from limpet.testing import FakeClock
 from limpet.testing.conformance.store_calls import ManualClock
 from support.graphs import Via, chain, fan, single
 from support.waiting import until
@@ -135,6 +136,15 @@ def test_a_run_that_waits_fails_at_the_deadline(
 ) -> None:
     """H16."""
     assert overdue(via, graph_with(function, place, **policy)).node == "last"
+
+
+def test_a_clock_that_skips_what_a_run_waits_for_doesnt_skip_its_deadline(via: Via) -> None:
+    """H16: with a `FakeClock` that skips by itself, the run fails at its deadline as it does with any other clock."""
+    clock = FakeClock(1e9, auto=True)
+    graph = single(doze).compile(store=MemoryStore(clock=clock))
+    with pytest.raises(DeadlinePassed):
+        via.execute(graph, {}, deadline=60)
+    assert clock() == pytest.approx(1e9 + 60)
 
 
 def test_parallel_branches_end_at_the_deadline(

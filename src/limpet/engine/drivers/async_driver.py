@@ -226,6 +226,8 @@ async def sleep(session: Session, until: float, for_posts: bool = False) -> Canc
         await _sleep_by_clock(session.clock_wait, stop, session.seconds_until(until), for_posts)
     if session.may_have_lost_lease:
         await asyncio.to_thread(session.renew_if_late)
+    if stop.has_deadline:
+        session.check_deadline()
     if stop.asked:
         return Cancelled()
     return None

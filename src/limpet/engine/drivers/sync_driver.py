@@ -265,6 +265,8 @@ def sleep(session: Session, until: float, for_posts: bool = False) -> Cancelled 
     finally:
         stop.wake = None
     session.renew_if_late()
+    if stop.has_deadline:
+        session.check_deadline()
     if stop.asked:
         return Cancelled()
     return None
