@@ -883,7 +883,8 @@ class Bench(ModelBench):
         self.expected = Interpreter(self.flow)
         self.world = World(self._see, self._fetch)
         self.emitted: dict[str, Any] = {}
-        self.saved: list[str] = []
+        self.saved: dict[int, str] = {}
+        """The checkpoints of layers that were reported. Others were saved by a process that was never told so."""
         self.updates = 0
 
     def run(self) -> None:
@@ -1033,9 +1034,10 @@ class Bench(ModelBench):
             if not self.talkative:
                 self._compare_layer(loaded.state, event["layer"])
             assert loaded.completed_layers == event["layer"] + 1
-            self.saved.append(checkpoint_id)
-            for each in self.saved[-(self.keep or 1) :]:
-                self._check_still_there(each)
+            self.saved[event["layer"]] = checkpoint_id
+            for layer, each in self.saved.items():
+                if layer > event["layer"] - (self.keep or 1):
+                    self._check_still_there(each)
 
     def check_verdict(self, verdict: Verdict) -> None:
         """The verdict that the caller gets is what was saved."""
