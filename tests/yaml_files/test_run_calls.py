@@ -9,9 +9,11 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
 import limpet
 from limpet import (
@@ -25,11 +27,20 @@ from limpet import (
     Runs,
     RunWaiting,
     StateGraph,
+    UsageError,
     Workflow,
     loads,
 )
 from limpet.testing.clock import FakeClock
 from limpet.yaml_files.loading import check_text
+
+
+class Order(BaseModel):
+    """What tests of schemas ask for."""
+
+    item: str
+    amount: int = Field(1, gt=0)
+
 
 CHAT = """
 state: {said: {type: list, reducer: append}}
@@ -139,6 +150,52 @@ def test_a_message_that_does_not_fit_fails_the_node_and_is_kept_for_a_retry(
     loose = loads("nodes: [{name: a, receive: n, output: n}]", store=graph.compiled().need_client("x").store)
     Runs(loose.compiled().need_client("x").store).retry("r")
     assert loose.resume("r")["n"] == value
+
+
+def test_a_class_is_the_schema_of_questions_and_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H14, H16: the answer is checked by the class, and is plain data; the file names it, never data."""
+    module = ModuleType("shapes")
+    module.Order = Order  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "shapes", module)
+    graph = loads(
+        """
+nodes:
+  - {name: ask, prompt: {text: What?, schema: "shapes:Order"}, output: asked}
+  - {name: hear, receive: {name: order, schema: "shapes:Order"}, output: heard}
+""",
+        store=MemoryStore(),
+    )
+    run = graph.start({}, run_id="r")
+    run.send("order", {"item": "kelp", "amount": 2})
+    with pytest.raises(RunPaused):
+        graph.resume("r")
+    with pytest.raises(UsageError, match="has no 'item'"):
+        run.answer({"amount": 1})
+    ended = graph.resume("r", {"item": "rope"})
+    assert ended == {"asked": {"item": "rope", "amount": 1}, "heard": {"item": "kelp", "amount": 2}}
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="s")
+    graph.send("s", "order", {"item": "kelp", "amount": 0})
+    with pytest.raises(ExecutionError, match="amount"):
+        graph.resume("s", {"item": "rope"})
+    for action in (
+        "prompt: {text: x, schema: '{{ state.x }}'}",
+        "receive: {name: x, schema: '{{ state.x }}'}",
+    ):
+        with pytest.raises(ExecutionError, match="the file names the code, not the state"):
+            loads(f"nodes: [{{name: a, {action}}}]", store=MemoryStore()).execute({"x": "shapes:Order"})
+    text = "nodes: [{name: a, prompt: {text: x, schema: '%s'}}]"
+    with pytest.raises(DeclarationError, match="1:45: schema is a type"):
+        loads(text % "json:dumps")
+    with pytest.raises(DeclarationError, match="1:45: there is no module 'no_such_module'"):
+        loads(text % "no_such_module:x")
+    assert check_text(text % "no_such_module:x").name == "graph"
+
+
+def test_the_default_of_a_message_need_not_fit_its_schema() -> None:
+    """H16: as that of a question; it says that none came."""
+    text = "nodes: [{name: a, receive: {name: x, schema: int, deadline: 0, default: null}, output: x}]"
+    assert loads(text, store=MemoryStore()).execute({}) == {"x": None}
 
 
 def test_a_message_is_data_and_no_template() -> None:

@@ -46,7 +46,13 @@ _FUNCTION = NotTemplated(
 )
 _TEXT_OR_NUMBER = AnyOf(AnyText(), Number("a number"))
 _RUN_ID = Text("the id of a run")
-_SCHEMA = Templated(AnyOf(OneWordOf(*ANSWER_TYPES), MapOf(AnyValue(), "a JSON Schema")))
+_SCHEMA = Templated(
+    AnyOf(
+        OneWordOf(*ANSWER_TYPES),
+        Text("a class as module:Class", REFERENCE_PATTERN),
+        MapOf(AnyValue(), "a JSON Schema"),
+    )
+)
 _NUMBER = Templated(Number("a number of at least 0", least=0))
 
 _CHECKPOINT_SAVE = KeyedMapping(
@@ -71,7 +77,7 @@ _PROMPT = KeyedMapping(
     {
         "text": Key(Templated(Text("a question")), "The question.", required=True),
         "choices": Key(Templated(ListOf(AnyValue(), "a list of answers", 1)), "The possible answers."),
-        "schema": Key(_SCHEMA, "The type of the answer, or its JSON Schema."),
+        "schema": Key(_SCHEMA, "The type of the answer: a word, a class, or its JSON Schema."),
         "key": Key(
             Text("a word", r"\D"), "The question's key, which tells it from other questions of the node."
         ),
@@ -96,7 +102,8 @@ _RECEIVE = KeyedMapping(
     {
         "name": Key(Templated(Text("the name of a message")), "The name of the message.", required=True),
         "schema": Key(
-            _SCHEMA, "The type of the value, or its JSON Schema; the node fails if it doesn't fit."
+            _SCHEMA,
+            "The type of the value: a word, a class, or its JSON Schema; the node fails if it doesn't fit.",
         ),
         "deadline": Key(
             Templated(PointInTime()), "Until when to wait; 0 takes a message only if there is one."

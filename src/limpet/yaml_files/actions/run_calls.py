@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from limpet.durations import Moment, moment_of, seconds_in_text
-from limpet.engine.node_context.answer_schemas import json_schema_of, why_unfit
+from limpet.engine.node_context.answer_schemas import as_plain_data, json_schema_of, read_answer, why_unfit
+from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import ActionFailed
 
 if TYPE_CHECKING:
@@ -15,26 +16,43 @@ if TYPE_CHECKING:
 MAX_SHOWN = 300
 """How many characters an error has about a message that doesn't fit."""
 
+_TOO_LATE = object()
 _TYPE_OF_WORD = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
 
 
-def ask(ctx: Any, text: str, schema: Any = None, **options: Any) -> Any:
-    """Pause the run until the question is answered; gives the answer."""
-    return ctx.pause(text, schema=_schema_of(schema), **options)
+def ask(ctx: Any, text: str, schema: Any = None, model: Any = None, **options: Any) -> Any:
+    """Pause the run until the question is answered; gives the answer, as plain data.
+
+    `model` is the class to which the reference `schema` leads.
+    """
+    return as_plain_data(ctx.pause(text, schema=model or _schema_of("prompt", schema), **options))
 
 
-def receive_message(ctx: Any, name: str, schema: Any = None, **options: Any) -> Any:
+def receive_message(
+    ctx: Any, name: str, schema: Any = None, model: Any = None, default: Any = NOT_GIVEN, **options: Any
+) -> Any:
     """The value of the oldest message of this name. The call of the node ends here until there is one.
 
-    Raises `ActionFailed` for a value that doesn't fit the schema. The message is received all the same: a retry gets
-    it again, and it is gone when an error edge is taken.
+    `model` is the class to which the reference `schema` leads; even then, the value is plain data. Raises
+    `ActionFailed` for one that doesn't fit. The message is received all the same: a retry gets it again, and it is
+    gone when an error edge is taken.
     """
-    value = ctx.receive(name, **options)
-    if schema is not None:
-        problem = why_unfit(value, json_schema_of(_schema_of(schema)), f"the message {name!r}")
-        if problem:
-            raise ActionFailed("receive", f"{problem:.{MAX_SHOWN}}")
-    return value
+    wanted = model or _schema_of("receive", schema)
+    if default is not NOT_GIVEN:
+        value = ctx.receive(name, default=_TOO_LATE, **options)
+        if value is _TOO_LATE:
+            return default
+    else:
+        value = ctx.receive(name, **options)
+    if wanted is None:
+        return value
+    problem = why_unfit(value, json_schema_of(wanted), f"the message {name!r}")
+    if problem:
+        raise ActionFailed("receive", f"{problem:.{MAX_SHOWN}}")
+    try:
+        return as_plain_data(read_answer(value, wanted))
+    except ValueError as mismatch:
+        raise ActionFailed("receive", f"the message {name!r}: {mismatch!s:.{MAX_SHOWN}}") from mismatch
 
 
 def sleep(ctx: Any, time: Moment) -> None:
@@ -89,7 +107,9 @@ def report_progress(ctx: Any, done: float, total: float | None = None, message: 
     ctx.progress(done, total, message)
 
 
-def _schema_of(schema: Any) -> Any:
-    if isinstance(schema, str):
-        return _TYPE_OF_WORD[schema]
-    return schema
+def _schema_of(action: str, schema: Any) -> Any:
+    if not isinstance(schema, str):
+        return schema
+    if schema not in _TYPE_OF_WORD:
+        raise ActionFailed(action, f"schema can't be {schema!r}: the file names the code, not the state")
+    return _TYPE_OF_WORD[schema]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from limpet.durations import moment_of
+from limpet.engine.node_context.answer_schemas import json_schema_of
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
 from limpet.graphs.reducers import add_messages, append, merge
 from limpet.graphs.resources.graph_resources import Resources, read_resources
@@ -196,10 +197,24 @@ class DeclarationBuilder:
                 name, arguments, compiler.variables, sorted(self.context.resources), owner
             ),
         )
-        if name == "start":
-            child = self.child_graph(given.place_of("graph"))
-            bound = bound and bound._replace(function=partial(bound.function, child=child))
+        code = self._code_in(name, given)
+        if bound and code:
+            bound = bound._replace(function=partial(bound.function, **code))
         return bound or with_results_read(stand_in(name), arguments)
+
+    def _code_in(self, action: str, given: Value) -> dict[str, Any]:
+        """The code that arguments of a built-in action name, found when the file is read: data can't name any."""
+        if action == "start":
+            return {"child": self.child_graph(given.place_of("graph"))}
+        schema = given.get("schema")
+        if action not in ("prompt", "receive") or schema is None or not isinstance(schema.data, str):
+            return {}
+        if ":" not in schema.data or is_template(schema.data):
+            return {}
+        found = self.object_at(schema)
+        if isinstance(self.code, ImportedCode) and not self.mistakes:
+            self.attempt(schema, lambda: json_schema_of(found))
+        return {"model": found}
 
     def check_time(self, time: Value | None, what: str) -> None:
         """Note a time in the file that can't be one: the tables know only what times look like."""

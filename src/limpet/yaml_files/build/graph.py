@@ -70,6 +70,7 @@ class GraphBuilder(DeclarationBuilder):
         self.places: dict[tuple[str, str], Value] = {}
         """Where nodes (name, "") and edges (source, target) are in the file."""
         self.has_nameless_nodes = False
+        self.nodes_with_functions: set[str] = set()
 
     def define(self, name: str) -> DeclaredGraph:
         """The graph with all of its nodes and edges. Notes its mistakes."""
@@ -121,6 +122,8 @@ class GraphBuilder(DeclarationBuilder):
         place = declared.place_of("name")
         is_repeated = (name, "") in self.places
         self.places.setdefault((name, ""), place)
+        if declared.get("run") is not None:
+            self.nodes_with_functions.add(name)
         work = self.work_of(declared, owner)
         options = self.retry_and_timeout(declared)
         outputs = self.child_outputs(declared, owner)
@@ -349,6 +352,8 @@ class GraphBuilder(DeclarationBuilder):
         )
         if mistake.kind == DEAD_END:
             text = f"node {node!r} leads nowhere: give it a goto or an edge; END ends the run"
+            if node in self.nodes_with_functions:
+                text += ". If its function returns a Goto, name where it goes under goto_targets"
         elif mistake.kind == NO_EXIT:
             text = "no finish point: say where the run may end, by finish: name or an edge to END"
         else:
