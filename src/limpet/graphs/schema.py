@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.reducers import Reducer
@@ -65,10 +65,13 @@ def read_schema(source: Any) -> Schema:
     """The schema from a user's description of the state. Raises `DefinitionError` if it isn't one."""
     if source is None:
         return Schema({}, {}, {})
+    types = get_args(source)
+    if types:
+        source = get_origin(source)  # a generic class, with the types that it is of
     if isinstance(source, Mapping):
         keys = dict(source)
     elif has_instances(source) or _is_typed_dict(source):
-        keys = _hints_of(source)
+        keys = _with_types(_hints_of(source), source, types)
     elif source is dict:
         keys = {}
     else:
@@ -99,6 +102,22 @@ def _hints_of(source: Any) -> dict[str, Any]:
     if is_dataclass(source):
         return {field.name: hints[field.name] for field in fields(source)}
     return hints
+
+
+def _with_types(hints: dict[str, Any], source: Any, types: tuple[Any, ...]) -> dict[str, Any]:
+    """The types of a generic class's fields, where it is of these types."""
+    if not types:
+        return hints
+    by_variable = dict(zip(source.__parameters__, types, strict=True))
+    filled = {}
+    for name, hint in hints.items():
+        variables = getattr(hint, "__parameters__", ())
+        if isinstance(hint, TypeVar):
+            hint = by_variable[hint]
+        elif variables:
+            hint = hint[tuple(by_variable[each] for each in variables)]
+        filled[name] = hint
+    return filled
 
 
 def _defaults(source: Any, keys: Mapping[str, Any], reducers: Mapping[str, Reducer]) -> dict[str, Any]:

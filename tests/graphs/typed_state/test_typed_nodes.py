@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypedDict, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -19,6 +19,7 @@ from limpet import (
     DefinitionError,
     ExecutionError,
     Goto,
+    InvalidValue,
     NodeContext,
     State,
     StateGraph,
@@ -335,6 +336,27 @@ def test_a_generic_dataclass_is_known_with_the_types_that_it_is_of() -> None:
         return Box(box.content * 2)
 
     assert single(double, schema=Box).execute({"content": 2}) == {"content": 4}
+    graph = single(double, schema=Box[int])
+    assert graph.execute({"content": 2}).model == Box(4)
+    with pytest.raises(InvalidValue, match="content is 'two', not of type int"):
+        graph.execute({"content": "two"})
+
+
+class Logged(TypedDict, Generic[T]):
+    first: T
+    log: Annotated[list[T], append]
+    options: dict[str, T] | None
+
+
+def test_a_generic_typed_dict_is_a_schema_with_the_types_that_it_is_of() -> None:
+    """H14: with its reducers; what isn't a schema stays refused."""
+    graph = single(lambda state: {"log": 2}, schema=Logged[int])
+    assert graph.execute({"log": [1]}) == {"log": [1, 2]}
+    assert graph.schema.keys["log"] == Annotated[list[int], append]
+    assert graph.schema.keys["first"] is int
+    assert graph.schema.keys["options"] == dict[str, int] | None
+    with pytest.raises(DefinitionError, match="a schema must be a dict of types"):
+        StateGraph(list[int])
 
 
 def test_a_model_that_allows_other_keys_has_them() -> None:
