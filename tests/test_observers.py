@@ -7,7 +7,18 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, StateGraph, UnknownName, UsageError, Workflow, pause
+from limpet import (
+    MemoryStore,
+    NodeContext,
+    Retry,
+    State,
+    StateGraph,
+    UnknownName,
+    UsageError,
+    Workflow,
+    pause,
+    receive,
+)
 from limpet.observe import Event
 from support.graphs import chain, single
 
@@ -102,3 +113,31 @@ def test_a_run_that_a_worker_executes_is_watched_by_the_observers_of_compile() -
     graph.recover()
     assert seen.types[0] == "graph.start"
     assert seen.types[-1] == "graph.complete"
+
+
+@pytest.mark.parametrize("stops", ["question", "message", "retry"])
+def test_a_queued_run_starts_once_although_its_first_node_is_called_again(stops: str) -> None:
+    """G11: after an answer, a message or a failed attempt it resumes."""
+
+    def first(state: State, ctx: NodeContext) -> dict[str, Any]:
+        if stops == "question":
+            return {"x": pause("Go on?")}
+        if stops == "message":
+            return {"x": receive("user")}
+        if ctx.attempt == 1:
+            raise ConnectionError("no answer")
+        return {"x": "yes"}
+
+    seen = Seen()
+    graph = StateGraph(name="queued").add_node("first", run=first, retry=Retry(2, backoff=0.0))
+    graph.set_entry_point("first").set_finish_point("first").compile(store=MemoryStore(), observers=[seen])
+    handle = graph.start({}, run_id="r")
+    graph.recover()
+    if stops == "question":
+        handle.answer("yes")
+    elif stops == "message":
+        handle.send("user", "yes")
+    graph.recover()
+    assert handle.result(timeout=0)["x"] == "yes"
+    assert seen.types.count("graph.start") == 1
+    assert seen.types.count("checkpoint.resume") == (0 if stops == "retry" else 1)

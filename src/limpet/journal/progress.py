@@ -95,7 +95,10 @@ class Progress:
     @property
     def is_queued(self) -> bool:
         """Whether it was started for a worker, and no process has begun with it."""
-        return bool(self.meta.get("queued") and not self.iterations and self.section is None)
+        if not self.meta.get("queued") or self.iterations or self.section is not None:
+            return False
+        # What a call of the first node leaves behind, before its step completes.
+        return not (self.attempts or self.asked or self.memos or self.waits or self.received)
 
     @property
     def checkpoint_id(self) -> str:
