@@ -80,6 +80,8 @@ class BranchResult(TrackedState):
     def _copy(self) -> State:
         return _from_data([dict(self), *_to_data(self)[1:]])
 
+    __copy__ = _copy
+
     def __repr__(self) -> str:
         failed = f" failed: {self.error['message']}" if self.error else ""
         secrets = getattr(self, "_secrets", None)
