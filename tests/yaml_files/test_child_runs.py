@@ -376,3 +376,41 @@ def test_the_process_after_a_killed_one_joins_the_children_by_their_ids(files: C
     assert [info.status for info in children] == ["completed", "completed"]
     shown = command("runs", "history", children[0].run_id, "--graph", "book.yaml")
     assert "count" in shown.stdout, shown.stderr
+
+
+def test_a_run_that_is_resumed_from_a_checkpoint_file_joins_what_it_started(
+    files: Callable[..., Path],
+) -> None:
+    """Child runs, G3: the ids are in the saved state."""
+    path = files(
+        book="""
+nodes:
+  - {name: begin, start: {graph: page.yaml, input: {text: kelp is long}}, output: page}
+  - {name: wait, interrupt: before, join: "{{ state.page }}", outputs: {words: words}}
+config: {store: "sqlite:///books.db", checkpoint_dir: stops}
+""",
+        page=PAGE,
+    )
+    (stop,) = load(path).invoke({})
+    assert load(path, checkpoint=stop["checkpoint_path"]).execute({})["words"] == 3
+
+
+def test_a_worker_that_is_given_one_file_executes_the_runs_that_it_starts(
+    files: Callable[..., Path],
+) -> None:
+    """Child runs: also a child that another process has started, and whose parent is done with it."""
+    place = files(book=BOOK + 'config: {store: "sqlite:///books.db"}', page=PAGE, shout=FLOW).parent
+    left = loads("nodes: [{name: a, start: page.yaml, output: c}]", store=f"sqlite:///{place}/books.db")
+    child = left.execute({})["c"]
+    load(place / "book.yaml").start(TEXTS, run_id="b")
+    ended = subprocess.run(
+        [sys.executable, "-m", "limpet", "worker", "book.yaml", "--once"],
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    runs = Runs(f"sqlite:///{place}/books.db")
+    assert runs.get("b").state["counts"] == [3, 2]
+    assert runs.get(child).status == "failed"  # it has had no text

@@ -262,6 +262,29 @@ def test_a_node_sleeps_while_no_process_holds_the_run(time: str) -> None:
     assert run.result(0)["rested"] is True
 
 
+def test_edges_take_their_time() -> None:
+    """H9: by a choice or a condition; not to the end, and not after an error."""
+    text = """
+nodes:
+  - {name: a, goto: {to: b, delay: 60}}
+  - {name: b, goto: {choose: state.next, cases: {x: c}, delay: 0.5}}
+  - {name: c, goto: END}
+"""
+    plan = loads(text).compiled().plan
+    assert [plan.nodes[name].delays for name in "abc"] == [{"b": 60.0}, {"c": 0.5}, None]
+    for wrong, mistake in (
+        ("{to: b, delay: soon}", "2:40: delay must be a number of seconds"),
+        ("{to: b, delay: -1}", "2:40: delay must be a number of seconds"),
+        ("{to: END, delay: 5}", "an edge from START or to END can't have a delay"),
+        ("{to: b, on: ValueError, delay: 5}", "only one of them is allowed"),
+        ("{parallel: [b], fan_in: c, delay: 5}", "'delay' needs"),
+    ):
+        broken = "\nnodes: [{name: a, goto: " + wrong + "}, {name: b, goto: c}, {name: c, goto: END}]"
+        with pytest.raises(DeclarationError) as refused:
+            loads(broken)
+        assert any(mistake in each for each in refused.value.mistakes), refused.value.mistakes
+
+
 def test_a_task_sleeps_and_a_time_from_data_is_checked() -> None:
     """H9, F13"""
     store = MemoryStore(clock=FakeClock(auto=True))

@@ -214,14 +214,20 @@ class GraphBuilder(DeclarationBuilder):
             self._connect(graph, START, name, first)
 
     def _connect(
-        self, graph: DeclaredGraph, source: str, target: str, place: Value, predicate: Any = None
+        self,
+        graph: DeclaredGraph,
+        source: str,
+        target: str,
+        place: Value,
+        predicate: Any = None,
+        delay: float = 0,
     ) -> None:
         target = _BOUNDARIES.get(target, target)
         self.places.setdefault((source, target), place)
         if target == START or source == END:
             self.mistakes.note(place, "nothing leads to START, and nothing follows END")
             return
-        self.attempt(place, lambda: graph.add_edge(source, target, predicate))
+        self.attempt(place, lambda: graph.add_edge(source, target, predicate, delay=delay))
 
     def _add_edge(self, graph: DeclaredGraph, declared: _DeclaredEdge) -> None:
         source, edge, place = declared
@@ -231,7 +237,7 @@ class GraphBuilder(DeclarationBuilder):
             self._add_error_edge(graph, source, edge)
         elif target is not None:
             predicate = self._edge_function(declared, "condition", edge_predicate)
-            self._connect(graph, source, target, edge.place_of("to"), predicate)
+            self._connect(graph, source, target, edge.place_of("to"), predicate, _delay_of(edge))
         elif source == START:
             self.mistakes.note(place, "START leads to one node: {from: START, to: name}")
         elif edge.get("choose") is not None:
@@ -288,7 +294,8 @@ class GraphBuilder(DeclarationBuilder):
         )
         if choose is not None:
             self.attempt(
-                edge.place_of("choose"), lambda: graph.add_conditional_edges(source, choose, outcomes)
+                edge.place_of("choose"),
+                lambda: graph.add_conditional_edges(source, choose, outcomes, delay=_delay_of(edge)),
             )
 
     def _add_parallel(self, graph: DeclaredGraph, source: str, edge: Value) -> None:
@@ -363,6 +370,14 @@ class GraphBuilder(DeclarationBuilder):
 
 def _edge_owner(source: str) -> str:
     return f"the edge from {source!r}"
+
+
+def _delay_of(edge: Value) -> float:
+    """The seconds that an edge takes; 0 if that is a mistake which the tables have found."""
+    delay = edge.place_of("delay").data
+    if isinstance(delay, (int, float)) and delay >= 0:
+        return delay
+    return 0.0
 
 
 def _named(values: Any) -> list[Value]:

@@ -117,6 +117,10 @@ _EDGE_KEYS: Final[Mapping[str, Key]] = {
         ),
         "The node for each result. Give a list, or leave it out, if the result is the node's name.",
     ),
+    "delay": Key(
+        DURATION_OR_ZERO,
+        "Seconds before the next node begins, while no process holds the run; not before END.",
+    ),
     "parallel": Key(
         ListOf(NODE_NAME, "a list of the nodes that branches begin at", 1),
         "The nodes at which branches begin, which run in parallel.",
@@ -145,10 +149,11 @@ _EDGE_KEYS: Final[Mapping[str, Key]] = {
 }
 _EDGE_RULES: Final = KeyRules(
     one_of=[("to", "choose", "parallel", "each")],
-    at_most_one=[("condition", "on")],
+    at_most_one=[("condition", "on"), ("delay", "on")],
     needs=[
         ("condition", ("to",)),
         ("on", ("to",)),
+        ("delay", ("to", "choose")),
         ("cases", ("choose",)),
         ("parallel", ("fan_in",)),
         ("fan_in", ("parallel", "each")),
