@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from time import time
 from typing import Annotated, Any
 
 import pytest
@@ -36,9 +37,11 @@ from limpet.engine.drivers import sync_driver
 from limpet.engine.leases.inbox_checks import InboxChecks
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
+from limpet.journal.inbox import letter_post
+from limpet.journal.waits import MESSAGE
 from limpet.testing.conformance.store_calls import ManualClock
 from support.graphs import Crash, fan, loop, single
-from support.waiting import until
+from support.waiting import SOON, until
 
 LOG = {"log": Annotated[list, append]}
 
@@ -533,6 +536,78 @@ def test_a_message_that_comes_just_before_other_branches_are_waited_for_is_notic
     monkeypatch.setattr(sync_driver, "_sleep_until_woken", send_and_wait)
     graph.execute(run_id="r")
     assert order == ["received", "slept"]
+
+
+def both(take_a: Callable[[], Any], take_b: Callable[[NodeContext], Any]) -> StateGraph:
+    """Two branches, each with a function that receives; the fan-in has the results of both."""
+    branches: dict[str, Any] = {
+        "a": lambda state: {"got": take_a()},
+        "b": lambda state, ctx: {"got": take_b(ctx)},
+    }
+    graph = fan(branches, lambda state, parallel_results: {"got": [each["got"] for each in parallel_results]})
+    return graph.compile(store=MemoryStore())
+
+
+def test_a_branch_of_a_fork_gets_the_message_that_the_branch_was_waiting_for() -> None:
+    """H16: the fork has no wait, but the message: its node is called again, and finds it."""
+    graph = both(lambda: receive("a"), lambda ctx: receive("b"))
+    waits(graph)
+    graph.send("r", "a", 1)
+    graph.send("r", "b", 2)
+    assert graph.resume(graph.fork("r").id)["got"] == [1, 2]
+    assert graph.resume("r")["got"] == [1, 2]
+
+
+def test_a_branch_gets_a_message_that_another_one_took_in_while_it_was_about_to_wait() -> None:
+    """H16: the message is in the mailbox before the wait is recorded, so the node is called again at once."""
+    is_about_to_wait = threading.Event()
+    is_taken_in = threading.Event()
+
+    def take_a() -> Any:
+        try:
+            return receive("a")
+        except BaseException:
+            is_about_to_wait.set()
+            assert is_taken_in.wait(SOON)
+            raise
+
+    def take_b(ctx: NodeContext) -> Any:
+        assert is_about_to_wait.wait(SOON)
+        graph.send(ctx.run_id, "a", 1)
+        graph.send(ctx.run_id, "b", 2)
+        try:
+            return receive("b")
+        finally:
+            is_taken_in.set()
+
+    graph = both(take_a, take_b)
+    assert graph.execute(run_id="r")["got"] == [1, 2]
+
+
+def test_a_branch_continues_when_a_node_of_another_one_takes_its_message_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H16: although that node still runs, and another process has sent it."""
+    monkeypatch.setattr(InboxChecks, "interval", 1000.0)
+    has_received = threading.Event()
+
+    def take_a() -> Any:
+        received = receive("a")
+        has_received.set()
+        return received
+
+    def take_b(ctx: NodeContext) -> Any:
+        until(lambda: graph.get("r").info.waits)
+        for name, value in (("a", 1), ("b", 2)):
+            message = letter_post("r", MESSAGE, name, value, time(), ".1")
+            store.post("r", message.key, message.body)
+        received = receive("b")
+        assert has_received.wait(SOON)
+        return received
+
+    graph = both(take_a, take_b)
+    store = graph.compiled().need_client("send").store
+    assert graph.execute(run_id="r")["got"] == [1, 2]
 
 
 def test_secret_messages_are_masked() -> None:
