@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,8 @@ Action = tuple[str, int]
 """What comes from outside, and to which of the runs that it can be done to."""
 
 RUNNING = "running"
+
+pytestmark = pytest.mark.timeout(120 + examples(0))
 
 
 # The interpreter

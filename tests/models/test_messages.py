@@ -35,6 +35,8 @@ Stop = list[tuple[Any, ...]]
 
 LATE = "late"
 
+pytestmark = pytest.mark.timeout(120 + examples(0))
+
 
 # The interpreter
 

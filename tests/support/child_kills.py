@@ -1,6 +1,6 @@
 """Runs with children, or with a deadline, whose process is killed before each of its writes to the store.
 
-`python -m support.child_kills FOLDER WAY` forks a process for each write: the process counts what it writes and is
+`python -m support.child_kills URL WAY STEP` forks a process for each write: the process counts what it writes and is
 gone before the write of that number. Another process then has to bring the run to its end. What each found is
 printed, as a line of JSON, until a process isn't killed any more because it has nothing left to write.
 """
@@ -11,13 +11,15 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from functools import wraps
+from contextlib import suppress
+from functools import partial, wraps
+from importlib import import_module
 from threading import Lock
 from time import monotonic, sleep
 from typing import Any
+from urllib.parse import urlsplit
 
-from limpet import DeadlinePassed, LimpetError, Runs, State, StateGraph, supervise
-from limpet.stores.sqlite.store import SQLiteStore
+from limpet import DeadlinePassed, LimpetError, Runs, State, StateGraph, open_store, supervise
 
 WRITES = ("create", "append", "post", "claim", "release")
 PATIENCE = 60.0
@@ -81,23 +83,23 @@ def killing(store: Any, at: int) -> Any:
     return store
 
 
-def execute(store: Any, at: int) -> None:
+def execute(store: Any, run_id: str, at: int) -> None:
     """The caller of the run executes it and its children."""
-    parent_graph().compile(store=killing(store, at), preserve=True).execute({}, run_id="p")
+    parent_graph().compile(store=killing(store, at), preserve=True).execute({}, run_id=run_id)
 
 
-def work(store: Any, at: int) -> None:
+def work(store: Any, run_id: str, at: int) -> None:
     """A worker executes the run and its children. It learns the graph of these from the run."""
     graph = parent_graph().compile(store=store, preserve=True)
-    handle = graph.start({}, run_id="p")
+    handle = graph.start({}, run_id=run_id)
     with supervise(killing(store, at), [graph], poll=0.02):
         wait_for(lambda: handle.status == "completed")
 
 
-def miss(store: Any, at: int) -> None:
+def miss(store: Any, run_id: str, at: int) -> None:
     """A worker fails the run at its deadline, and the run then gets another one."""
     graph = timed_graph().compile(store=killing(store, at), preserve=True)
-    handle = graph.start({}, run_id="p", deadline=0.15)
+    handle = graph.start({}, run_id=run_id, deadline=0.15)
     with supervise(store, [graph], poll=0.02, max_sleep=0.01):
         wait_for(lambda: handle.status == "failed")
 
@@ -114,29 +116,29 @@ def wait_for(is_done: Callable[[], bool]) -> None:
         sleep(0.01)
 
 
-def finish(store: Any, way: str) -> dict[str, Any]:
+def finish(store: Any, run_id: str, way: str) -> dict[str, Any]:
     """Bring the run to its end in a new process, and say how all runs ended."""
     if way == "miss":
-        return finish_late(store)
+        return finish_late(store, run_id)
     graph = parent_graph().compile(store=store, preserve=True)
     if way == "execute":
-        graph.execute({}, run_id="p")
+        graph.execute({}, run_id=run_id)
     else:
-        handle = graph.start({}, run_id="p")
+        handle = graph.start({}, run_id=run_id)
         with supervise(store, [graph], poll=0.02):
             wait_for(lambda: handle.status == "completed")
-    children = graph.get("p").children()
+    children = graph.get(run_id).children()
     return {
-        "n": graph.get("p").state["n"],
+        "n": graph.get(run_id).state["n"],
         "children": len(children),
         "statuses": sorted({info.status for info in Runs(store).list()}),
     }
 
 
-def finish_late(store: Any) -> dict[str, Any]:
+def finish_late(store: Any, run_id: str) -> dict[str, Any]:
     """The same for the run with a deadline: it fails, and then gets another one."""
     graph = timed_graph().compile(store=store, preserve=True)
-    handle = graph.start({}, run_id="p", deadline=0.15)
+    handle = graph.start({}, run_id=run_id, deadline=0.15)
     with supervise(store, [graph], poll=0.02, max_sleep=0.01):
         wait_for(lambda: handle.status == "failed")
     found: dict[str, Any] = {}
@@ -144,7 +146,7 @@ def finish_late(store: Any) -> dict[str, Any]:
         handle.result()
     except DeadlinePassed as error:
         found["error"] = error.code
-    found["n"] = graph.resume("p", deadline="1h")["n"]
+    found["n"] = graph.resume(run_id, deadline="1h")["n"]
     return found
 
 
@@ -163,18 +165,24 @@ def in_process(call: Callable[[], Any]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def main(folder: str, way: str) -> None:
-    """Kill before the first write, the second, and so on, until there are no more."""
-    for at in range(1, 200):
-        path = os.path.join(folder, f"{way}-{at}.db")
-        code = in_process(lambda path=path, at=at: WAYS[way](SQLiteStore(path, level="process"), at))  # type: ignore[misc]
-        in_process(
-            lambda path=path: print(  # type: ignore[misc]
-                json.dumps(finish(SQLiteStore(path, level="process"), way)), flush=True
-            )
-        )
-        if code == 0:
+def main(url: str, way: str, step: str = "1") -> None:
+    """Kill before the first write, and before each that comes `step` later, until there are no more."""
+    with suppress(ImportError):  # once, and not in each process
+        import_module(f"limpet.stores.{urlsplit(url).scheme}.store")
+    for at in range(1, 200, int(step)):
+        run_id = f"{way}-{at}"
+        killed = in_process(partial(kill_at, url, way, run_id, at))
+        in_process(partial(report, url, way, run_id))
+        if killed == 0:
             return
+
+
+def kill_at(url: str, way: str, run_id: str, at: int) -> None:
+    WAYS[way](open_store(url), run_id, at)
+
+
+def report(url: str, way: str, run_id: str) -> None:
+    print(json.dumps(finish(open_store(url), run_id, way)), flush=True)
 
 
 if __name__ == "__main__":
