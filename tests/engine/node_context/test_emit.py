@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -483,6 +484,43 @@ def test_secrets_are_masked_whatever_holds_them(emitted: Callable[[str], Any], s
     events = list(graph.stream({"token": "open sesame", "pin": 20261116}, run_id="r"))
     assert words(events) == [shown]
     assert not any(b"sesame" in item.body for item in store.output("r"))
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_node_that_emits_faster_than_its_caller_reads_holds_up_no_other(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H12: what happens meanwhile is done, and told."""
+    monkeypatch.setattr(run_output, "MAX_KEPT_ITEMS", 10)
+    other_is_done = threading.Event()
+    emitted_until = time.monotonic() + 8
+    flow = Workflow("loud")
+
+    @flow.task
+    def loud() -> bool:
+        while not other_is_done.is_set() and time.monotonic() < emitted_until:
+            emit("la")
+        return other_is_done.is_set()
+
+    flow.add_task("first", lambda: time.sleep(0.02))
+    flow.add_task("other", lambda first: first)
+
+    def read(event: dict[str, Any]) -> None:
+        time.sleep(0.001)
+        if event["type"] == "task_complete" and event["task"] == "other":
+            other_is_done.set()
+
+    async def read_all() -> None:
+        async for event in flow.astream({}, run_id="r"):
+            read(event)
+
+    flow.compile(store=MemoryStore())
+    if way == "astream":
+        asyncio.run(read_all())
+    else:
+        for event in flow.stream({}, run_id="r"):
+            read(event)
+    assert flow.get("r").result().results["loud"]
 
 
 def test_output_is_not_state_and_no_resume_reads_it() -> None:

@@ -45,7 +45,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
     interrupt = NodeInterrupt(session.stop)
     # Two queues: of what nodes emit, the oldest is dropped if the caller is too slow, but no report ever is.
     emitted: deque[dict[str, Any]] = deque() if session.live is None else session.live.events
-    reports: deque[dict[str, Any]] = deque()
+    reports: list[dict[str, Any]] = []
     with session.driven():
         try:
             command: Command = next(loop)
@@ -72,11 +72,11 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                 else:
                     assert type(command) is Wait
                     answer = await sleep(session, command.until, command.for_posts)
-                while emitted or reports:
+                for event in _due(emitted, reports):
                     # The caller that iterates the run isn't inside its node.
                     CURRENT.set(outer_task)
                     node_tasks.release_journal_lock()
-                    yield (emitted or reports).popleft()
+                    yield event
                     # Another task may have asked for the next event.
                     interrupt.use_current_task()
                     await node_tasks.retake_journal_lock()
@@ -96,6 +96,13 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             await node_tasks.close()
             if session.held is not None:
                 await release(session)
+
+
+def _due(emitted: deque[dict[str, Any]], reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the caller gets now: reports, and what was emitted so far, however fast a node emits more."""
+    due = [emitted.popleft() for _ in range(len(emitted))] + reports
+    reports.clear()
+    return due
 
 
 async def gather(

@@ -190,7 +190,8 @@ class DriverThreads:
         if type(command) is NodeContext:
             self.emitting_nodes.add(command)
         CURRENT.set(outer_task)
-        while live.events:
+        # Only what was emitted so far: a node that emits all the time doesn't hold up the run.
+        for _ in range(len(live.events)):
             self.release_journal_lock()
             yield live.events.popleft()
             self.retake_journal_lock()
