@@ -274,6 +274,19 @@ def test_the_state_of_an_active_run_is_a_copy() -> None:
     assert run.result() == graph.state_at("r") == {"xs": [1], "n": 1}
 
 
+@pytest.mark.parametrize("config", [5, "fast", [("fast", True)]])
+def test_a_config_is_a_dict(config: Any) -> None:
+    """Invariant 9: wherever one is given; an empty one and None are none."""
+    graph = stored_chain(lambda state, ctx: {"config": ctx.config})
+    calls: list[Any] = [graph.execute, graph.start, lambda _, config: list(graph.stream({}, config))]
+    waiting = graph.start({})
+    calls.append(lambda _, config: graph.resume(waiting.run_id, config=config))
+    for call in calls:
+        with pytest.raises(UsageError, match="config is a dict of settings that nodes read, not "):
+            call({}, config)
+    assert graph.execute({}, None) == graph.execute({}, {}) == {"config": {}}
+
+
 def test_small_mistakes_are_reported_at_once(caplog: pytest.LogCaptureFixture) -> None:
     """Invariant 9: an empty id, choices in one str, an interval without a store, an edge that is never taken."""
     graph = stored_chain(lambda state: pause("ok?", choices="yes"))

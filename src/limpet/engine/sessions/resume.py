@@ -39,7 +39,7 @@ from limpet.engine.sessions.compatibility import (
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Session
+from limpet.engine.sessions.session import Session, config_of
 from limpet.engine.sessions.start import emit_start, new_run
 from limpet.engine.sessions.trials import (
     TRIAL,
@@ -368,7 +368,7 @@ def _store_input(
     if compiled.plan.layers is not None:
         update = compiled.plan.layers.check_update(update)
     encode(answers, "answers")
-    encode(dict(given.config or {}), "config")
+    encode(config_of(given.config), "config")
     # A user who resumes wants failed branches to run again. A supervisor resumes only because it is time.
     failed = any(branch.status == FAILED for _, branch in progress.stopped_branches())
     # A node that sleeps has a timer of its own besides. Only a run that hasn't begun has nothing but its delay.

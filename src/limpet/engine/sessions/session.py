@@ -7,7 +7,7 @@ writes them, deals with a store that can't be reached, and releases the lease wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from math import inf
 from threading import Event, Lock
@@ -31,7 +31,7 @@ from limpet.engine.sessions.node_saves import keep_result, take_letter
 from limpet.engine.sessions.step_retention import RunPruning, prune_completed
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
-from limpet.errors import Conflict, StoreError
+from limpet.errors import Conflict, StoreError, UsageError
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
@@ -437,3 +437,10 @@ def _random() -> float:
     from random import random
 
     return random()
+
+
+def config_of(given: Any) -> dict[str, Any]:
+    """The `config` that a call was given, as a dict of its own. Raises `UsageError` for what isn't one."""
+    if given is not None and not isinstance(given, Mapping):
+        raise UsageError(f"config is a dict of settings that nodes read, not {type(given).__name__}")
+    return dict(given or {})

@@ -14,7 +14,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, SessionOptions
 from limpet.engine.sessions.provenance import environment
-from limpet.engine.sessions.session import Session
+from limpet.engine.sessions.session import Session, config_of
 from limpet.errors import RunExists, RunNotFound, UnstorableValue, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
@@ -342,7 +342,7 @@ def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
 def _initial_progress(plan: Plan, request: StartRequest) -> Progress:
     """A run before its first node. Its state shares nothing with the caller's input."""
     input = request.input
-    config = dict(request.config or {})
+    config = config_of(request.config)
     if plan.layers is not None:
         # The state of a workflow is made of the inputs, so these are copied.
         state = plan.schema.initial(detached_value(input))
