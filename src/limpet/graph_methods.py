@@ -78,6 +78,9 @@ class GraphMethods(ABC, Generic[S]):
     _child_graphs: Mapping[str, GraphMethods[Any]] = MappingProxyType({})
     """The graphs whose runs its nodes start, by name, where a file says so."""
 
+    _declared_in = ""
+    """The path of the file that declares it, if one does."""
+
     @abstractmethod
     def compiled(self) -> CompiledGraph:
         """The plan and its settings. Raises `DefinitionError`."""

@@ -26,6 +26,7 @@ from limpet import (
     Runs,
     RunWaiting,
     StateGraph,
+    UsageError,
     load,
     loads,
     supervise,
@@ -186,6 +187,42 @@ def test_one_worker_for_a_file_executes_its_children_and_explicit_graphs_come_fi
         assert run.result(timeout=60)["counts"] == [3, 2]
     names = [graph.name for graph in load_graphs([str(path), "page.yaml"])]
     assert names == ["book", "page", "shout"]
+
+
+def test_two_graphs_of_one_name_behind_several_files_are_refused(files: Callable[..., Path]) -> None:
+    """Child runs: one file may be behind several; which of two graphs a run belongs to must be clear."""
+    files(
+        a="nodes: [{name: a, start: page.yaml}]",
+        b="nodes: [{name: a, start: page.yaml}]",
+        c="nodes: [{name: a, start: other.yaml}]",
+        page=PAGE,
+        other="name: page\nnodes: [{name: a}]",
+    )
+    assert [graph.name for graph in load_graphs(["a.yaml", "b.yaml"])] == ["a", "b", "page"]
+    for targets in (["a.yaml", "c.yaml"], ["a.yaml", "other.yaml"]):
+        with pytest.raises(UsageError, match="two graphs called 'page'"):
+            load_graphs(targets)
+
+
+def test_templates_for_tasks_start_children(
+    files: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Child runs: a task that a run adds starts one with its arguments."""
+    module = ModuleType("adding")
+    module.add = lambda ctx: ctx.add_task("one", run="read", arguments={"text": "a b"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "adding", module)
+    flow = load(
+        files(
+            flow="""
+tasks: [{name: add, run: "adding:add"}]
+templates:
+  - {name: read, start: {graph: page.yaml, input: {text: "{{ arguments.text }}"}, join: true}}
+""",
+            page=PAGE,
+        ),
+        store=MemoryStore(),
+    )
+    assert flow.execute({}).results["one"]["words"] == 2
 
 
 def test_a_child_that_failed_leads_along_an_error_edge(files: Callable[..., Path]) -> None:

@@ -186,11 +186,27 @@ def project_graphs(args: Namespace) -> list[Graph]:
 
 
 def load_graphs(targets: Iterable[str]) -> list[Graph]:
-    """The graphs that these targets name, and after them the graphs whose runs they start, where a file says so."""
+    """The graphs that these targets name, and after them the graphs whose runs they start, where a file says so.
+
+    Raises `UsageError` for two of these of the same name: stored runs know their graphs by name.
+    """
     named = [load_target(target) for target in targets]
-    children = {graph.name: graph for each in named for graph in each._child_graphs.values()}
-    names = {graph.name for graph in named}
-    return [*named, *(graph for name, graph in children.items() if name not in names)]
+    known = {graph.name: graph for graph in named}
+    children = []
+    for child in (child for graph in named for child in graph._child_graphs.values()):
+        other = known.get(child.name)
+        if other is None:
+            known[child.name] = child
+            children.append(child)
+        elif other is not child and (not child._declared_in or other._declared_in != child._declared_in):
+            raise UsageError(
+                f"there are two graphs called {child.name!r}: give one of them another name"
+            ).with_advice(f"they are in {_place_of(other)} and in {_place_of(child)}")
+    return [*named, *children]
+
+
+def _place_of(graph: Graph) -> str:
+    return graph._declared_in or "a module"
 
 
 def project_targets(args: Namespace) -> list[str]:

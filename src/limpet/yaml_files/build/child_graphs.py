@@ -62,11 +62,12 @@ class ChildGraphs:
                 )
 
     def make_known(self) -> None:
-        """Let every graph that was built know all of them."""
+        """Let every graph that was built know all of them, and its file."""
         graphs = {
             child.graph.name: child.graph for child in self._by_place.values() if child.graph is not None
         }
-        for graph in graphs.values():
+        for place, child in self._by_place.items():
             # One that a module has loaded from a file of its own knows its own.
-            if isinstance(graph, ResumesFromCheckpoint) and not graph._child_graphs:
-                graph._child_graphs = graphs
+            if isinstance(child.graph, ResumesFromCheckpoint) and not child.graph._child_graphs:
+                child.graph._child_graphs = graphs
+                child.graph._declared_in = place
