@@ -278,6 +278,9 @@ class World:
         record.sequence += len(commit.records)
         if commit.status == FAILED:
             overdue = self.driving is not None and self.driving.session.stop.is_overdue
+            if commit.labels is not None and commit.labels.error == "DeadlinePassed":
+                # A supervisor without room fails a run that no session drives.
+                overdue = overdue or (record.deadline is not None and record.deadline <= self.clock.now)
             early = record.crashes_alone_at_claim < MAX_CRASHES and not overdue
             self.check(not early, f"{commit.run_id} was quarantined too early")
             self.note("overdue" if overdue else "quarantined", commit.run_id)

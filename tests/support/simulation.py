@@ -41,7 +41,7 @@ from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import failed_saves, node_saves, session, trials
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import start as creation
-from limpet.engine.supervisor import orphans, run_resumer, watch_loop
+from limpet.engine.supervisor import orphans, run_resumer, skipped_runs, stranded_runs, watch_loop
 from limpet.errors import (
     AlreadyCompleted,
     AnswerRefused,
@@ -444,6 +444,8 @@ def simulated() -> Iterator[None]:
         (orphans, "this_process", lambda: world().who),
         (orphans, "monotonic", lambda: world().clock.monotonic()),
         (run_resumer, "monotonic", lambda: world().clock.monotonic()),
+        (skipped_runs, "monotonic", lambda: world().clock.monotonic()),
+        (stranded_runs, "monotonic", lambda: world().clock.monotonic()),
         (run_resumer, "random", lambda: world().dice.random()),
         (watch_loop, "monotonic", lambda: world().clock.monotonic()),
         (creation, "this_process", lambda: world().who),
