@@ -33,6 +33,7 @@ EPOCH = 1e6
 """Seconds that pass at once. Deadlines are half-way between: a kill moves the clock by far less."""
 
 MAX_SLEEP = 5.0
+MOMENT = 0.1
 ENDLESS = 3000
 """Commands after which a worker doesn't get on."""
 
@@ -114,7 +115,10 @@ class Worker:
         for _ in range(ENDLESS):
             try:
                 if not self._step():
-                    break
+                    # A retry may be due within a moment.
+                    self.clock.advance(MOMENT)
+                    if not self._step():
+                        break
             except Killed:
                 self._die()
         else:
