@@ -395,6 +395,7 @@ def test_the_result_of_a_child_is_kept_whatever_its_graph_says(store: Any) -> No
     ("call", "what"),
     [
         (lambda ctx: ctx.start("child"), "a StateGraph or a Workflow"),
+        (lambda ctx: ctx.start(StateGraph), "a StateGraph or a Workflow"),
         (lambda ctx: ctx.start(child_graph(), key="1"), "numbers are for"),
         (lambda ctx: ctx.start(child_graph(), priority="high"), "priority"),
         (lambda ctx: ctx.start(child_graph(), deadline="soon"), "deadline"),

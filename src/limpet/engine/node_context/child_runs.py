@@ -107,7 +107,7 @@ def join_child(ctx: NodeContext, child: Any, graph: Any = None) -> Any:
 
 
 def _check_graph(graph: Any, call: str) -> None:
-    if not hasattr(graph, "_start_child"):
+    if isinstance(graph, type) or not hasattr(graph, "_start_child"):
         raise UsageError(f"{call}: the graph is a StateGraph or a Workflow, not {graph!r:.80}")
 
 
