@@ -328,6 +328,7 @@ def test_a_child_that_asks_leaves_its_parent_waiting(files: Callable[..., Path])
     ("node", "mistake"),
     [
         ("start: none.yaml", "1:26: there is no file"),
+        (r'start: "a\0.yaml"', "can't be read: embedded null byte"),
         ("start: {input: {}}", "start needs the key 'graph'"),
         ("start: page", "1:26: start must be the path of a .yaml file, or a graph as module:graph"),
         ("start: '{{ state.graph }}'", "1:26: start can't be a template: the file names the code"),

@@ -106,11 +106,12 @@ def build_child_file(path: Path, around: BuildContext) -> ChildGraph:
 
     It may be the file that starts it, or one whose runs start it. Raises `DeclarationError` for its mistakes.
     """
-    key = str(path.resolve())
+    text = _read_text(path)  # refuses what can't be a path
+    key = _key_of(path)
     known = around.children.get(key)
     if known is not None:
         return known
-    value, mistakes = _read(_read_text(path), str(path))
+    value, mistakes = _read(text, str(path))
     code = StandInCode() if mistakes else around.code
     child = around.children.add(key, _name_of(value, path))
     graph, builder = _define(value, mistakes, code, path, around.children)
