@@ -117,9 +117,11 @@ class MemoryStore:
             if key in run.keys:
                 return False
             head = heads.post(run.head, self.clock())
-            run.posts.append(Post(head.posted, key, body))
-            run.keys.add(key)
+            posts = [*run.posts, Post(head.posted, key, body)]
+            # No interrupt can come between these three: a key that is known without its post would lose the post.
+            run.posts = posts
             run.head = head
+            run.keys.add(key)
             self._changes.notify()
             return True
 
