@@ -272,6 +272,8 @@ def test_an_edge_leads_from_one_node_to_one(source: Any, target: Any) -> None:
     """G2: several at once, as elsewhere, is a mistake that is explained."""
     with pytest.raises(DefinitionError, match="must lead from one node to another: add an edge for each"):
         StateGraph().add_edge(source, target)
+    with pytest.raises(DefinitionError, match="must lead from one node to another: add an edge for each"):
+        StateGraph().add_parallel_edge(source, target, "end")
 
 
 @pytest.mark.parametrize("call", ["compile", "execute", "invoke"])

@@ -129,10 +129,7 @@ class GraphBuilder:
         seconds or as a `timedelta`, `source` is saved and `target` runs after that time.
         """
         what = f"the edge {source!r} → {target!r}"
-        if not (isinstance(source, str) and isinstance(target, str)):
-            raise DefinitionError(
-                f"{what} must lead from one node to another: add an edge for each", self.name
-            )
+        self._check_ends(what, source, target)
         delay = read_delay(delay, what)
         if delay and (source == START or target == END):
             raise DefinitionError("an edge from START or to END can't have a delay", self.name)
@@ -187,6 +184,7 @@ class GraphBuilder:
         `parallel_results`. `on_error` is what happens if the branch fails: "fail" fails the run, once the
         branches that had begun are done; "collect" passes the error to the fan-in.
         """
+        self._check_ends(f"the parallel edge {source!r} → {branch!r}", source, branch, fan_in)
         self._check_on_error(on_error, f"the parallel edge {source!r} → {branch!r}")
         index = self._parallel_section(source, fan_in)
         if index is None:
@@ -427,6 +425,11 @@ class GraphBuilder:
         if not function.plain:
             raise DefinitionError(f"{what}: the function takes the state, and nothing else", self.name)
         return function
+
+    def _check_ends(self, what: str, *nodes: object) -> None:
+        if not all(isinstance(node, str) for node in nodes):
+            what += " must lead from one node to another: add an edge for each"
+            raise DefinitionError(what, self.name)
 
     def _check_on_error(self, on_error: str, what: str) -> None:
         if on_error not in (FAIL, COLLECT):
