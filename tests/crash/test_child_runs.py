@@ -56,8 +56,11 @@ def test_a_family_killed_at_any_moment_ends_as_it_would_have(at_some: CrashMatri
 
 
 def check_paid(report: CrashReport) -> None:
-    """There is one child for each start. It pays again only after a kill between paying and saving."""
+    """There is one child for each start. It pays again only after a kill between paying and saving.
+
+    Children run at the same time, so one kill may come between for several of them.
+    """
     for kill in report.kills:
         paid = Counter(note["key"] for note in kill.notes if note["note"] == "effect")
         assert set(paid) == {"1", "2", "3", "10"}
-        assert paid.total() <= 4 + kill.killed
+        assert max(paid.values()) <= 1 + kill.killed
