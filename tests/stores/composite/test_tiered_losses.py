@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -270,7 +271,7 @@ class TestAHotStoreThatFails:
     ) -> None:
         monkeypatch.setattr(tiered, "FIRST_BACKOFF", 5.0)
         now = [1000.0]
-        monkeypatch.setattr(tiered.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(tiered, "time", SimpleNamespace(monotonic=lambda: now[0]))
         hot = Shaky()
         store = TieredStore(hot, SQLiteStore(tmp_path / "cold.db"))
         begin(store)
@@ -293,7 +294,7 @@ class TestAHotStoreThatFails:
     def test_a_slow_one_is_left_alone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(tiered, "FIRST_BACKOFF", 5.0)
         now, calls = [1000.0], [0]
-        monkeypatch.setattr(tiered.time, "monotonic", lambda: now[0])
+        monkeypatch.setattr(tiered, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
         class Slow(Shaky):
             def read(self, *arguments: Any, **more: Any) -> Any:
