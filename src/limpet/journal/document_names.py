@@ -1,0 +1,37 @@
+"""The names of documents in a store: what each kind of document is called, and which names users may give."""
+
+from __future__ import annotations
+
+from limpet.errors import UsageError
+
+MAX_NAME_LENGTH = 100
+"""Characters that the name of a queue, a limit or a schedule may have."""
+
+WORKERS = "worker/"
+"""One for each worker: who it is, and what it executes."""
+LIMITS = "limit/"
+"""One for each limit: its values, and its slots."""
+LINES = "limit line/"
+"""One for each call that waits for a slot, by limit and place in the line."""
+SCHEDULES = "schedule/"
+"""One for each schedule, due when it is to fire."""
+
+
+def checked_name(kind: str, name: object) -> str:
+    """The name of a queue, a limit or a schedule: printable, and without what has a meaning elsewhere.
+
+    A slash separates the parts of a document's name, a comma those of a list, and a colon a schedule from a time.
+    Raises `UsageError` that says the `kind`.
+    """
+    if (
+        isinstance(name, str)
+        and 0 < len(name) <= MAX_NAME_LENGTH
+        and name.isprintable()
+        and name == name.strip()
+        and not set(name) & set("/,:")
+    ):
+        return name
+    raise UsageError(
+        f"the name of a {kind} must be a str of 1 to {MAX_NAME_LENGTH} printable characters without '/', ',' and ':', "
+        f"not {name!r}"
+    )
