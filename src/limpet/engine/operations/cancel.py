@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from time import time
 from typing import Any, Final
 
-from limpet.engine.leases.child_posts import announce_end, notice_end, unfinished_children
-from limpet.engine.leases.inbox_checks import take_in_all
+from limpet.engine.leases.child_posts import unfinished_children
+from limpet.engine.leases.ending import end_held_run
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, held_in_this_process
 from limpet.engine.loop.run_lifecycle import CANCEL, next_status
@@ -16,9 +15,9 @@ from limpet.errors import AlreadyCompleted, Conflict, RunNotFound, StoreUnavaila
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import cancel_post
+from limpet.journal.progress import Progress
 from limpet.journal.reader import ViewedTail, read_progress
 from limpet.journal.store import CANCELLED, ENDED, PAUSED, RunHead
-from limpet.journal.writer import JournalWriter, summary
 
 CANCELLED_ALREADY: Final = "it is cancelled already"
 """Why there was nothing to do."""
@@ -73,7 +72,7 @@ def _cancel_one(client: LeaseClient, run_id: str, plan: Plan | None = None) -> b
         return True
     # Not inside the `try`: a conflict here means that this process lost the lease, which no post makes good.
     with holding as held:
-        return _mark_cancelled(client, held, run_id)
+        return _mark_cancelled(client, held)
 
 
 def _cancel_if_paused(client: LeaseClient, run_id: str) -> None:
@@ -86,7 +85,7 @@ def _cancel_if_paused(client: LeaseClient, run_id: str) -> None:
         return  # the process that holds it now takes the request in
     with holding as held:
         if held.read().head.status == PAUSED:
-            _mark_cancelled(client, held, run_id)
+            _mark_cancelled(client, held)
 
 
 def ended_already(status: str) -> str:
@@ -100,28 +99,20 @@ def _post_cancel(client: LeaseClient, run_id: str) -> None:
         client.store.post(run_id, request.key, request.body)
 
 
-def _mark_cancelled(client: LeaseClient, held: HeldRun, run_id: str) -> bool:
+def _mark_cancelled(client: LeaseClient, held: HeldRun) -> bool:
     tail = ViewedTail(*held.read())
     if tail.head.status == CANCELLED:  # by another process, meanwhile
         return False
     _refuse_ended(tail.head)
-    progress = read_progress(tail)
-    progress.crashes = held.crashes
-    writer = JournalWriter(run_id, held.fence, tail.head.sequence)
-    if tail.head.posted > tail.head.taken:
-        # Also what was asked before: it must not cancel the run a second time, once it is resumed.
-        take_in_all(client.store, progress, writer, held.now)
     status = next_status(tail.head.status, CANCEL)
-    changes: dict[str, Any] = {"status": status, "reason": "cancelled"}
-    if progress.is_at_interrupt:
-        changes["cleared"] = False  # it waits for the approval again, once it is resumed
-    writer.add_move(progress, changes, time())
-    commit = writer.commit(status, summary(progress), ignores_posts=True)
-    if (problem := announce_end(client, progress, commit)) is not None:
-        raise problem
-    held.commit(commit)
-    if progress.child_of is not None:
-        notice_end(client, progress.child_of)
+
+    def changes(progress: Progress) -> dict[str, Any]:
+        changed: dict[str, Any] = {"status": status, "reason": "cancelled"}
+        if progress.is_at_interrupt:
+            changed["cleared"] = False  # it waits for the approval again, once it is resumed
+        return changed
+
+    end_held_run(client, held, tail.head, read_progress(tail), changes)
     return True
 
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from time import monotonic, time
+from time import monotonic
 from typing import Any, NamedTuple
 
-from limpet.engine.leases.child_posts import announce_end, notice_end
-from limpet.engine.leases.inbox_checks import take_in_all
+from limpet.engine.leases.ending import end_held_run
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import FAIL, RESUME, next_status
@@ -32,7 +31,6 @@ from limpet.journal.record_shapes import read_summary
 from limpet.journal.run_filter import UNHELD, Cursor, RunFilter
 from limpet.journal.store import ENDED, PAUSED, RUNNING, RunHead
 from limpet.journal.waits import CHILD_RUN
-from limpet.journal.writer import JournalWriter, summary
 from limpet.observe import events
 from limpet.observe.hub import Emit
 
@@ -202,21 +200,12 @@ def fail_overdue(client: LeaseClient, known: RunHead) -> str | None:
         progress = read_progress(tail)
         if tail.head.status in ENDED or progress.deadline is None or progress.deadline > held.now():
             return None
-        progress.crashes = held.crashes
-        writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence)
-        if tail.head.posted > tail.head.taken:
-            take_in_all(client.store, progress, writer, held.now)
         # A supervisor that has the graph resumes a paused run to let it fail.
         status = next_status(next_status(tail.head.status, RESUME), FAIL)
-        changes = changes_at_deadline(progress)
-        writer.add_move(progress, {"status": status, **changes}, time())
-        commit = writer.commit(status, summary(progress), ignores_posts=True)
-        if (problem := announce_end(client, progress, commit)) is not None:
-            raise problem
-        held.commit(commit)
-        if progress.child_of is not None:
-            notice_end(client, progress.child_of)
-        return str(changes["reason"])
+        end_held_run(
+            client, held, tail.head, progress, lambda now: {"status": status, **changes_at_deadline(now)}
+        )
+        return str(progress.reason)
 
 
 def _may_wait(parent: RunHead, child: RunHead) -> bool:
