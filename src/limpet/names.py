@@ -1,4 +1,4 @@
-"""The names of documents in a store: what each kind of document is called, and which names users may give."""
+"""Names that users give to queues, limits and schedules, and how the documents of a store are called."""
 
 from __future__ import annotations
 
