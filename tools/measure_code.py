@@ -104,7 +104,9 @@ def rows_of_code(modules: list[Module]) -> Iterator[Row]:
     yield Row("conditional expressions a 1,000 lines", round(len(ternaries) / thousands, 1), 8, ternaries)
     folded = [place for module in modules for place in unformatted(module)]
     yield Row("calls that the formatter must leave alone", len(folded), 0, folded)
-    crowded = Counter(module.path.parent for module in modules if module.path.name != "__init__.py")
+    # Neither holds an idea of its own: one names what a package gives, the other starts the command line.
+    stubs = ("__init__.py", "__main__.py")
+    crowded = Counter(module.path.parent for module in modules if module.path.name not in stubs)
     most = max(crowded.values())
     full = [
         f"{folder.relative_to(SOURCE.parent)}: {count}" for folder, count in crowded.items() if count == most

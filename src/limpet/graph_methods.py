@@ -9,7 +9,6 @@ from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, cast
 
-from limpet.async_methods import async_version, change_in_thread
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Moment, Span, seconds_of
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
@@ -30,6 +29,7 @@ from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.state import State
 from limpet.journal.store import ENDED
 from limpet.run import AsyncRun, OpenSession, Run
+from limpet.threads.async_methods import async_version, change_in_thread
 
 if TYPE_CHECKING:
     from limpet.drawing.draw import Format

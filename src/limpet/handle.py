@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from limpet.async_methods import async_version
 from limpet.durations import Moment, patience_of
 from limpet.engine.following import follow
 from limpet.engine.leases.lease_client import LeaseClient
@@ -30,6 +29,7 @@ from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import PostWait, Question, reason_of
+from limpet.threads.async_methods import async_version
 
 if TYPE_CHECKING:
     from limpet.journal.verify import Verification

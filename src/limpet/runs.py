@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
-from limpet.async_methods import async_version
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.durations import Moment
 from limpet.engine.leases.lease_client import LeaseClient, client_for
@@ -30,6 +29,7 @@ from limpet.journal.reader import Checkpoint
 from limpet.journal.store import ENDED
 from limpet.stores.absent import is_absent, path_of, refuse_absent
 from limpet.stores.opening import open_store
+from limpet.threads.async_methods import async_version
 
 if TYPE_CHECKING:
     from limpet.engine.operations.bulk import Change, Outcome, Outcomes

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from limpet.async_methods import async_version
 from limpet.compile_options import (
     CompileOptions,
     WorkflowOptions,
@@ -33,6 +32,7 @@ from limpet.graphs.workflow.state import WorkflowState
 from limpet.journal.reader import Checkpoint
 from limpet.journal.store import COMPLETED
 from limpet.run import AsyncRun, OpenSession, Run
+from limpet.threads.async_methods import async_version
 
 if TYPE_CHECKING:
     from limpet.graphs.resources.graph_resources import Resources
