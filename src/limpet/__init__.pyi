@@ -15,6 +15,8 @@ from limpet.engine.operations.run_info import RunInfo as RunInfo
 from limpet.engine.operations.stored_state import Difference as Difference
 from limpet.engine.operations.workflow_checkpoints import PauseInfo as PauseInfo
 from limpet.engine.operations.workflow_checkpoints import WorkflowCheckpoint as WorkflowCheckpoint
+from limpet.engine.schedules.schedule import Firing as Firing
+from limpet.engine.schedules.schedule_info import ScheduleInfo as ScheduleInfo
 from limpet.engine.supervisor.catalog import register_graph as register_graph
 from limpet.engine.supervisor.supervisor import Supervisor as Supervisor
 from limpet.errors import ActionFailed as ActionFailed
@@ -44,6 +46,7 @@ from limpet.errors import RunNotFound as RunNotFound
 from limpet.errors import RunPaused as RunPaused
 from limpet.errors import RunQuarantined as RunQuarantined
 from limpet.errors import RunWaiting as RunWaiting
+from limpet.errors import ScheduleNotFound as ScheduleNotFound
 from limpet.errors import StoreError as StoreError
 from limpet.errors import StoreUnavailable as StoreUnavailable
 from limpet.errors import TemplateError as TemplateError
@@ -91,6 +94,7 @@ from limpet.observe.observer_registry import register_observer as register_obser
 from limpet.run import AsyncRun as AsyncRun
 from limpet.run import Run as Run
 from limpet.runs import Runs as Runs
+from limpet.schedules import Schedules as Schedules
 from limpet.state_graph import StateGraph as StateGraph
 from limpet.stores.memory import MemoryStore as MemoryStore
 from limpet.stores.opening import open_store as open_store

@@ -314,6 +314,16 @@ class RunNotFound(StoreError, LookupError):
         super().__init__(message)
 
 
+class ScheduleNotFound(StoreError, LookupError):
+    """No schedule has this name in this store. `Schedules(store).list()` has those that there are."""
+
+    code = "schedule-not-found"
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        super().__init__(f"no schedule {name!r} in this store{did_you_mean(name, known)}")
+
+
 class DamagedRecord(StoreError):
     """A stored record isn't what was written: `run_id` and `sequence` name it. It is never returned as data.
 

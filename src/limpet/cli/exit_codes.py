@@ -10,6 +10,7 @@ from limpet.errors import (
     RunExists,
     RunNotFound,
     RunPaused,
+    ScheduleNotFound,
     StoreError,
     UsageError,
 )
@@ -21,6 +22,7 @@ _CODES: list[tuple[type[LimpetError], int]] = [
     (RunPaused, PAUSED),
     (RunNotFound, NOT_FOUND),
     (CheckpointNotFound, NOT_FOUND),
+    (ScheduleNotFound, NOT_FOUND),
     (RunExists, CONFLICT),
     (Conflict, CONFLICT),
     (StoreError, UNAVAILABLE),

@@ -136,16 +136,7 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
     run_id = request.run_id
     tags = request.tags
     client = compiled.need_client("start")
-    if not client.store.abilities.leases:
-        unfit = UsageError(
-            f"{client.store} can't keep two processes apart, so no other process can execute the run"
-        )
-        raise unfit.with_advice("execute() it here")
-    progress = _initial_progress(compiled.plan, request)
-    encode(progress.config, "config")
-    # With a digest in any case: the id that a caller gets may be started again.
-    named = request._replace(named=True)
-    progress.meta = {**_new_metadata(compiled, named, progress.state), "queued": True}
+    progress = queued_progress(compiled, request)
     # The delay is by the store's clock, which a holder learns with its lease. So a run with a delay is created with
     # this process as its holder, which then commits when the run is due, and releases it.
     holder = None
@@ -167,6 +158,20 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
             # In the journal, too: a message makes the run due, and it is to begin in time all the same.
             writer.add_move(progress, {"timers": {ARRIVAL: held.now() + delay}}, time())
         held.commit(writer.commit(RUNNING, summary(progress), ignores_posts=True, due=progress.due()))
+
+
+def queued_progress(compiled: CompiledGraph, request: StartRequest) -> Progress:
+    """A run that a supervisor is to begin, without its deadline. Raises `UnstorableValue`, `UsageError`."""
+    store = compiled.need_client("start").store
+    if not store.abilities.leases:
+        unfit = UsageError(f"{store} can't keep two processes apart, so no other process can execute the run")
+        raise unfit.with_advice("execute() it here")
+    progress = _initial_progress(compiled.plan, request)
+    encode(progress.config, "config")
+    # With a digest in any case: the id that a caller gets may be started again.
+    named = request._replace(named=True)
+    progress.meta = {**_new_metadata(compiled, named, progress.state), "queued": True}
+    return progress
 
 
 def deadline_of(given: Moment, now: float) -> float:

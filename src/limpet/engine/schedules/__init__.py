@@ -1,0 +1,1 @@
+"""Schedules: when runs start by themselves, which planned times are fired, and how each is fired once."""

@@ -1,0 +1,78 @@
+"""The schedules of a store, as a supervisor looks after them: it fires those whose graphs it knows."""
+
+from __future__ import annotations
+
+from math import inf
+from time import monotonic
+from typing import Final
+
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.schedules.firing import Firer
+from limpet.engine.schedules.schedule import read_schedule
+from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.log import log
+from limpet.errors import StoreUnavailable
+from limpet.graphs.names import SCHEDULES
+from limpet.journal.store import Document, Store
+
+TIMES_LIST_INTERVAL: Final = 60.0
+"""Seconds after which the store is asked again when its schedules are due. What is due is found at any look."""
+
+
+class ScheduleFiring:
+    """Fires the schedules that are due."""
+
+    def __init__(self, store: Store, catalog: GraphCatalog) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._clock = client_for(store)
+        self._upcoming: dict[str, float] = {}
+        """When schedules are due that aren't yet, by `monotonic`, as far as that is known."""
+        self._next_list = 0.0
+        self._logged: set[tuple[str, str]] = set()
+
+    @property
+    def wake_up(self) -> float:
+        """When the next schedule is due, by `monotonic`: a look then fires it at once."""
+        return min(self._upcoming.values(), default=inf)
+
+    def look(self) -> None:
+        """Fire what is due. Raises `StoreUnavailable`; whatever else is wrong with a schedule concerns no other."""
+        if not self._store.abilities.takes_part:
+            return
+        now = monotonic()
+        if now >= self._next_list:
+            self._next_list = now + TIMES_LIST_INTERVAL
+            self._upcoming = {}
+            for document in self._store.list_documents(SCHEDULES):
+                self._note_due(document.name.removeprefix(SCHEDULES), document.due)
+        self._upcoming = {name: due for name, due in self._upcoming.items() if due > now}
+        for document in self._store.list_documents(SCHEDULES, due=True):
+            self._fire(document)
+
+    def _fire(self, document: Document) -> None:
+        name = document.name.removeprefix(SCHEDULES)
+        try:
+            graph = read_schedule(document).plan.start.graph
+            # One that no worker knows stays due, and lists show it as overdue.
+            if graph not in self._catalog.names:
+                return
+            compiled = self._catalog.graph(graph).compiled().on_store(self._store)
+            fired = Firer(compiled, name).fire(document.due or 0.0)
+            if fired is not None:
+                self._note_due(name, fired.place.due())
+        except StoreUnavailable:
+            raise
+        except Exception as problem:
+            self._log_once(name, f"{type(problem).__name__}: {problem}")
+
+    def _note_due(self, name: str, due: float | None) -> None:
+        """Remember when a schedule is due, if that is later."""
+        if due is not None and (remaining := due - self._clock.now()) > 0:
+            self._upcoming[name] = monotonic() + remaining
+
+    def _log_once(self, name: str, problem: str) -> None:
+        """Log what is wrong with a schedule, unless that was logged: a supervisor looks all the time."""
+        if (name, problem) not in self._logged:
+            self._logged.add((name, problem))
+            log().error("schedule %s couldn't be fired: %s", name, problem)
