@@ -19,6 +19,9 @@ MAX_LAYERS: Final = 10_000
 KEPT_CHECKPOINTS: Final = 5
 """How many of its newest checkpoints a run of a Workflow keeps."""
 
+QUEUE: Final = "default"
+"""The queue of runs for which neither their caller nor their graph names one."""
+
 MAX_RUNS_AT_ONCE: Final = 16
 """How many runs a supervisor executes at the same time."""
 

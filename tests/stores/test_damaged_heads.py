@@ -16,6 +16,7 @@ from limpet.cli.main import main
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import DAMAGED, NewRun, Store
 from limpet.stores.files.run_names import file_name_of
+from limpet.testing.conformance.store_calls import ready_runs
 from support.graphs import chain, count
 from support.postgres import Server, needed
 from support.redis_servers import redis_server
@@ -135,7 +136,7 @@ def test_damaged_runs_hide_no_run_behind_them_from_workers(place: Place) -> None
         place.damage(f"bad{number}")
     with place.opened() as store:
         for limit in (1, 2, 5, 16):
-            assert [head.run_id for head in store.ready(["g"], limit)] == ["good"]
+            assert [head.run_id for head in ready_runs(store, ["g"], limit)] == ["good"]
 
 
 def test_what_the_journal_of_a_damaged_head_has_can_be_read(place: Place, tmp_path: Path) -> None:
@@ -284,10 +285,10 @@ def test_a_damaged_run_in_redis_that_is_deleted_leaves_nothing(tmp_path: Path) -
         with closing(open_store(server.url)) as store:
             store.create(NewRun("r", "g", [b"1"], due=0.0))
             store.create(NewRun("held", "g", [b"1"], holder="ann", ttl=1e6))
-            store.ready(["g"], 1)
+            ready_runs(store, ["g"], 1)
             client.hset("limpet:run:r", "fence", "9")
             store.delete("r")
-            assert store.ready(["g"], 1) == []
+            assert ready_runs(store, ["g"], 1) == []
             with pytest.raises(Conflict):
                 store.delete("held")
         left = {key: client.type(key) for key in client.scan_iter()}

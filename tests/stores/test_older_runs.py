@@ -41,6 +41,7 @@ from limpet.stores.sqlite.schema import APPLICATION_ID
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.stores.user_stores.checkpoint_state import KEY, MARK
 from limpet.stores.user_stores.checkpoint_store import AdaptedStore
+from limpet.testing.conformance.store_calls import ready_runs
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.postgres import Server, new_schema
 from support.redis_servers import redis_server
@@ -76,21 +77,21 @@ def check(store: Store) -> None:
         "asks": (None, 0),
         "done": (None, 0),
     }
-    assert store.ready(["g"], 10) == [heads["left"]] == [store.head("left")]
+    assert ready_runs(store, ["g"], 10) == [heads["left"]] == [store.head("left")]
     for run_id in STATUSES:
         head = heads[run_id]
         lease = store.claim(run_id, "bob", 1e6, instead_of=head.fence)
         plain = Commit(run_id, lease.fence, head.sequence, [b"plain"])
         assert store.append([plain]) == [None]
-        assert store.ready(["g"], 10) == []
+        assert ready_runs(store, ["g"], 10) == []
         assert store.head(run_id).due == head.due
         last = Commit(run_id, lease.fence, head.sequence + 1, [b"last"], status=PAUSED, due=5.0)
         assert store.append([last]) == [None]
-        assert [each.run_id for each in store.ready(["g"], 10)] == [run_id]
+        assert [each.run_id for each in ready_runs(store, ["g"], 10)] == [run_id]
         again = store.claim(run_id, "bob", 1e6)
         ended = Commit(run_id, again.fence, head.sequence + 2, [], status=COMPLETED)
         assert store.append([ended]) == [None]
-        assert store.ready(["g"], 10) == []
+        assert ready_runs(store, ["g"], 10) == []
         assert store.read(run_id, head.sequence + 1).records == [b"plain", b"last"]
 
 
@@ -231,7 +232,7 @@ def test_in_a_checkpoint_store(fields: int) -> None:
         data = encode([as_before[:fields], records])
         state.context[KEY] = MARK + b64encode(crc32(data).to_bytes(4, "big") + data).decode()
         kept.save(state)
-    assert store.ready(["g"], 10) == []
+    assert ready_runs(store, ["g"], 10) == []
     store.abilities = store.abilities._replace(leases=True)
     check(store)
 

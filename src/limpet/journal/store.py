@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
-from limpet.defaults import LEASE
+from limpet.defaults import LEASE, QUEUE
 from limpet.errors import UsageError
 from limpet.journal.run_filter import Cursor, RunFilter
 
@@ -98,7 +98,7 @@ class RunHead(NamedTuple):
     lease. `due` is the time from which on the run needs a holder, if it has none: 0 means at once, None means not by
     itself (it has ended, or waits for an answer). Of runs that are due, those of higher `priority` come first.
     `posted` is the number of the newest post, `taken` that of the newest one that a commit has taken in. `output` is
-    the number of the newest item of output.
+    the number of the newest item of output. `queue`, `graph` and `plan` are the lane in which it waits for a worker.
     """
 
     run_id: str
@@ -123,11 +123,18 @@ class RunHead(NamedTuple):
     node: str = ""
     error: str = ""
     waits_for: str = ""
+    plan: str = ""
+    queue: str = QUEUE
 
     @property
     def labels(self) -> Labels:
         """What of the run's summary can be searched."""
-        return Labels(self.node, self.error, self.waits_for)
+        return Labels(self.node, self.error, self.waits_for, self.plan)
+
+    @property
+    def lane(self) -> Lane:
+        """Where it waits for a worker."""
+        return Lane(self.queue, self.graph, self.plan)
 
     @property
     def cursor(self) -> Cursor:
@@ -135,12 +142,28 @@ class RunHead(NamedTuple):
         return Cursor(self.created, self.run_id)
 
 
+class Lane(NamedTuple):
+    """Where runs wait for workers: those of one queue, one graph, and one plan of it, by its fingerprint.
+
+    A worker knows by these whether it can execute a run. The plan is "" where it isn't known, as the run was stored
+    by an earlier version.
+    """
+
+    queue: str
+    graph: str
+    plan: str
+
+
 class Labels(NamedTuple):
-    """What of a run's summary can be searched: its node, the type of its last error, and the kind of its wait."""
+    """What of a run's summary can be searched.
+
+    These are its node, the type of its last error, the kind of its wait, and the fingerprint of its plan.
+    """
 
     node: str = ""
     error: str = ""
     waits_for: str = ""
+    plan: str = ""
 
 
 Heads = list[RunHead]
@@ -149,7 +172,8 @@ Heads = list[RunHead]
 class NewRun(NamedTuple):
     """A run to create, with its first records and, if `holder` is given, its first lease.
 
-    `due`, `priority` and `labels` are those of its head.
+    `due`, `priority`, `labels` and `queue` are those of its head. But a run without a holder that is due at once, so
+    that `due` is 0, is due from its creation on: runs are executed in the order in which they became ready.
     """
 
     run_id: str
@@ -164,6 +188,7 @@ class NewRun(NamedTuple):
     due: float | None = None
     priority: int = 0
     labels: Labels = Labels()
+    queue: str = QUEUE
 
 
 class Commit:
@@ -352,6 +377,10 @@ class Store(Protocol):
         """
         ...
 
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        """Whether each lease is still that of its run, hasn't been released, and hasn't expired. Changes nothing."""
+        ...
+
     def release(self, lease: Lease) -> None:
         """Release the lease. Does nothing if another holder has claimed the run, or if the run doesn't exist."""
         ...
@@ -360,7 +389,8 @@ class Store(Protocol):
         """Post something to a run, whether any process holds it or not; False if the run was posted this key before.
 
         The next commit of the holder is refused until it takes the post in, and the next renewal reports it. A run
-        that hasn't ended becomes due at once, so that one without a holder gets one. Posts to a run that failed or
+        that hasn't ended becomes due, as if it had been since its creation: so one without a holder gets one, before
+        runs that were created later. Posts to a run that failed or
         was cancelled wait until it is resumed. Raises `RunNotFound`, and `AlreadyCompleted` for a completed run.
         """
         ...
@@ -405,10 +435,18 @@ class Store(Protocol):
         """Delete a document that is still at `version`. False if it isn't, or if there is none."""
         ...
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        """The runs of these graphs that need a holder: due by the store's clock, and without a valid lease.
+    def lanes(self) -> Sequence[Lane]:
+        """The lanes of all runs that have a due time, each once, in any order. Others may be among them.
+
+        What this costs depends on the number of lanes, not on that of runs.
+        """
+        ...
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
+        """The runs in these lanes that need a holder: due by the store's clock, and without a valid lease.
 
         The most urgent come first: by priority, descending, then by `due`, creation and run id; at most `limit`.
+        What this costs depends on the number of lanes and on `limit`, not on how many runs wait.
         A damaged run is left out, and keeps no other from being found.
         """
         ...

@@ -225,7 +225,9 @@ def summary(progress: Progress) -> Summary:
     if progress.status == COMPLETED and isinstance(settings, dict) and settings.get("preserve") is False:
         described["prunable"] = True
     node = "" if progress.done else progress.current_node()
-    return Summary(described, Labels(node, (progress.error or {}).get("type", ""), waits_for))
+    return Summary(
+        described, Labels(node, (progress.error or {}).get("type", ""), waits_for, progress.fingerprint)
+    )
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     NewRun,
     PostsWaiting,
@@ -68,13 +69,25 @@ def create(run: NewRun, now: float, lease_now: float | None = None) -> tuple[Run
         tags=tuple(run.tags),
         parent=run.parent,
         note=run.note,
-        due=run.due,
+        due=first_due(run, now),
         priority=run.priority,
         node=run.labels.node,
         error=run.labels.error,
         waits_for=run.labels.waits_for,
+        plan=run.labels.plan,
+        queue=run.queue,
     )
     return head, lease
+
+
+def first_due(run: NewRun, now: float) -> float | None:
+    """When a new run is due. One that waits for a worker from its creation on is due from then on.
+
+    So it is behind the runs that became ready before.
+    """
+    if run.due == 0.0 and run.holder is None:
+        return now
+    return run.due
 
 
 def claim(
@@ -129,13 +142,14 @@ def release(head: RunHead, lease: Lease) -> RunHead | None:
 def post(head: RunHead, now: float) -> RunHead:
     """The head with one more post, which a holder has to take in: so the run is due, unless it has ended.
 
+    It is due as if it had been since its creation, and so comes before runs that were created after it.
     Raises `AlreadyCompleted`: what is posted to a completed run would never be taken in.
     """
     if head.status == COMPLETED:
         raise takes_in_nothing(head.run_id)
     due = head.due
-    if head.status not in ENDED and (due is None or due > now):
-        due = now
+    if head.status not in ENDED and (due is None or due > head.created):
+        due = min(head.created, now)
     return head._replace(posted=head.posted + 1, due=due)
 
 
@@ -249,6 +263,11 @@ def is_held(head: RunHead, now: float) -> bool:
     return head.lease_until is not None and head.lease_until > now
 
 
+def is_valid(lease: Lease, head: RunHead | None, now: float) -> bool:
+    """Whether a lease is that of the run with this head, and is neither released nor expired."""
+    return head is not None and lease.fence == head.fence and is_held(head, now)
+
+
 def held_conflict(head: RunHead, now: float) -> Conflict:
     """The `Conflict` for a run that another process holds."""
     return Conflict(head.run_id, describe_lease(head, now), head.holder, head.lease_until)
@@ -276,6 +295,8 @@ def matches(head: RunHead, which: RunFilter, now: float, lease_now: float | None
     return (
         (not which.statuses or head.status in which.statuses)
         and (which.graph is None or head.graph == which.graph)
+        and (which.queue is None or head.queue == which.queue)
+        and (which.plan is None or head.plan == which.plan)
         and all(tag in head.tags for tag in which.tags)
         and (which.parent is None or head.parent == which.parent)
         and _labels_match(head, which)
@@ -335,9 +356,9 @@ def newest_first(heads: Iterable[RunHead], which: RunFilter) -> Heads:
     return sorted(heads, key=lambda head: head.cursor, reverse=True)[: which.limit]
 
 
-def is_ready(head: RunHead, graphs: Collection[str], now: float, lease_now: float | None = None) -> bool:
-    """Whether a run of one of these graphs is due and no process holds it."""
-    if head.due is None or head.due > now or head.graph not in graphs:
+def is_ready(head: RunHead, lanes: Collection[Lane], now: float, lease_now: float | None = None) -> bool:
+    """Whether a run in one of these lanes is due and no process holds it."""
+    if head.due is None or head.due > now or head.lane not in lanes:
         return False
     return not is_held(head, _lease_time(now, lease_now))
 

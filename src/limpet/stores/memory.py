@@ -14,6 +14,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     NewRun,
     Output,
@@ -101,6 +102,11 @@ class MemoryStore:
             runs = self._open()
             return [self._renew(runs.get(lease.run_id), lease, ttl) for lease in leases]
 
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        now = self._lease_clock()
+        found = self.heads([lease.run_id for lease in leases])
+        return [heads.is_valid(lease, head, now) for lease, head in zip(leases, found, strict=True)]
+
     def release(self, lease: Lease) -> None:
         with self._lock:
             run = self._open().get(lease.run_id)
@@ -177,12 +183,17 @@ class MemoryStore:
             del self._documents[name]
             return True
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+    def lanes(self) -> Sequence[Lane]:
+        with self._lock:
+            return list({run.head.lane for run in self._open().values() if run.head.due is not None})
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
+        wanted = frozenset(lanes)
         with self._lock:
             now = self.clock()
             lease_now = self._lease_clock()
             runs = self._open().values()
-            found = [run.current_head() for run in runs if heads.is_ready(run.head, graphs, now, lease_now)]
+            found = [run.current_head() for run in runs if heads.is_ready(run.head, wanted, now, lease_now)]
         return heads.most_urgent_first(found)[:limit]
 
     def list(self, which: RunFilter) -> list[RunHead]:

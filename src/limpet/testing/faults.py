@@ -24,6 +24,7 @@ from limpet.journal.store import (
     Abilities,
     Commit,
     Document,
+    Lane,
     Lease,
     NewRun,
     Output,
@@ -268,8 +269,14 @@ class FaultyStore:
     def delete_document(self, name: str, version: int) -> bool:
         return self._call("delete_document", self.inner.delete_document, name, version)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
-        return self._call("ready", self.inner.ready, graphs, limit)
+    def lanes(self) -> Sequence[Lane]:
+        return self._call("lanes", self.inner.lanes)
+
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        return self._call("are_valid", self.inner.are_valid, leases)
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> list[RunHead]:
+        return self._call("ready", self.inner.ready, lanes, limit)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         return self._call("list", self.inner.list, which)

@@ -39,6 +39,7 @@ from limpet.stores.composite.encrypted import EncryptedStore, Keys
 from limpet.stores.composite.tiered import TieredStore
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance import ManualClock, StoreConformance
+from limpet.testing.conformance.store_calls import ready_runs
 from support.redis_servers import redis_server
 
 if importlib.util.find_spec("cryptography") is None and not os.environ.get("CI"):
@@ -240,7 +241,7 @@ def test_a_run_whose_note_is_damaged_is_listed_as_such_and_not_ready(
         listed = {head.run_id: head.status for head in store.list(RunFilter())}
         assert listed == {"r": "damaged", "s": "running"}
         assert [head.run_id for head in store.list(RunFilter(statuses=("damaged",)))] == ["r"]
-        assert [(head.run_id, head.note) for head in store.ready(["g"], 9)] == [("s", b"SecretNote")]
+        assert [(head.run_id, head.note) for head in ready_runs(store, ["g"], 9)] == [("s", b"SecretNote")]
     assert "'r'" in caplog.text
     assert "SecretNote" not in caplog.text
 
@@ -294,17 +295,17 @@ def test_a_run_whose_key_is_missing_keeps_no_other_from_being_found(
     for number in range(5):
         store.create(NewRun(f"lost-{number}", "g", [b"1"], note=b"SecretNote", due=0.0, priority=1))
     other = EncryptedStore(inner, Keys({"2027": OTHER}))
-    assert other.ready(["g"], 2) == []
+    assert ready_runs(other, ["g"], 2) == []
     with pytest.raises(KeyMissing, match="'2026'"):
         other.list(RunFilter())
     for number in range(3):
         other.create(NewRun(f"new-{number}", "g", [b"1"], note=b"note", due=0.0))
     with caplog.at_level(logging.WARNING, "limpet.stores"):
         assert {head.run_id for head in other.list(RunFilter())} == {"new-0", "new-1", "new-2"}
-        assert [head.run_id for head in other.ready(["g"], 2)] == ["new-0", "new-1"]
+        assert [head.run_id for head in ready_runs(other, ["g"], 2)] == ["new-0", "new-1"]
     assert "the note of run 'lost-0' was encrypted with the key '2026'" in caplog.text
     assert "SecretNote" not in caplog.text
-    assert len(store.ready(["g"], 9)) == 5
+    assert len(ready_runs(store, ["g"], 9)) == 5
 
 
 def test_a_supervisor_lets_runs_be_whose_key_is_missing(store: EncryptedStore, inner: MemoryStore) -> None:

@@ -27,6 +27,7 @@ from limpet.stores.files import frames, locks, run_cache, run_files, run_names
 from limpet.stores.files.store import FileStore
 from limpet.stores.files.unlocked_reads import read_unlocked
 from limpet.testing.conformance import ManualClock, StoreConformance
+from limpet.testing.conformance.store_calls import ready_runs
 
 
 @pytest.mark.parametrize("level", ["disk", "process"])
@@ -300,12 +301,12 @@ def test_a_damaged_run_keeps_no_other_from_being_claimed(path: Path) -> None:
     with closing(FileStore(path)) as store:
         for run_id in ("r", "s"):
             store.create(NewRun(run_id, "g", [b"1"], due=0.0, priority=run_id == "r"))
-        assert [head.run_id for head in store.ready(["g"], 1)] == ["r"]
+        assert [head.run_id for head in ready_runs(store, ["g"], 1)] == ["r"]
         journal_of(path).write_bytes(b"")
         assert {head.run_id for head in store.list(RunFilter())} == {"r", "s"}
-        assert [head.run_id for head in store.ready(["g"], 1)] == ["s"]
+        assert [head.run_id for head in ready_runs(store, ["g"], 1)] == ["s"]
     with closing(FileStore(path)) as store:
-        assert [head.run_id for head in store.ready(["g"], 1)] == ["s"]
+        assert [head.run_id for head in ready_runs(store, ["g"], 1)] == ["s"]
 
 
 def test_a_frame_that_the_head_does_not_know_yet_counts(path: Path) -> None:
@@ -520,7 +521,7 @@ def test_a_process_stopped_inside_a_lock_keeps_no_other_from_reading(path: Path)
             for fresh in (False, True):
                 with closing(FileStore(path, timeout=3) if fresh else store) as reader:
                     assert {head.run_id for head in reader.list(RunFilter())} == run_ids
-                    assert {head.run_id for head in reader.ready(["g"], 100)} == free
+                    assert {head.run_id for head in ready_runs(reader, ["g"], 100)} == free
                     assert reader.read("r0", first=1).records[0] == b"1"
                     for run_id in blocked - {"r0"}:
                         assert reader.read(run_id).records == [b"1"]
@@ -540,7 +541,7 @@ def test_a_process_stopped_inside_a_lock_keeps_no_other_from_reading(path: Path)
                 os.kill(child, signal.SIGKILL)
     with closing(FileStore(path)) as store:
         assert store.read("r0", first=1).records == [b"1", b"2"]
-        assert len(store.ready(["g"], 100)) == 38, "two were claimed"
+        assert len(ready_runs(store, ["g"], 100)) == 38, "two were claimed"
 
 
 def stop_at_flush() -> None:

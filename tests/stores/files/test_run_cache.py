@@ -62,7 +62,7 @@ def stores(tmp_path: Path) -> Iterator[tuple[FileStore, FileStore]]:
 
 
 def ready(store: FileStore) -> list[str]:
-    return [head.run_id for head in store.ready(["g"], RUNS * 2)]
+    return [head.run_id for head in ready_runs(store, ["g"], RUNS * 2)]
 
 
 def test_ready_reads_only_the_heads_that_another_process_has_changed(
@@ -101,7 +101,7 @@ def test_rewrites_of_one_size_in_one_moment_are_noticed(stores: tuple[FileStore,
     for number in range(300):
         writer.post("r007", f"{number:04}", b"")
         if number % 10 == 0:
-            (posted,) = [head.posted for head in reader.ready(["g"], RUNS) if head.run_id == "r007"]
+            (posted,) = [head.posted for head in ready_runs(reader, ["g"], RUNS) if head.run_id == "r007"]
             assert posted == number + 1
 
 
@@ -116,7 +116,7 @@ def test_more_changes_than_are_remembered_are_noticed(
         writer.post("r007", str(number), b"")
     writer.delete("r008")
     reads.since()
-    (posted,) = [head.posted for head in reader.ready(["g"], RUNS) if head.run_id == "r007"]
+    (posted,) = [head.posted for head in ready_runs(reader, ["g"], RUNS) if head.run_id == "r007"]
     assert posted == locks.REMEMBERED_CHANGES + 1
     heads, scans = reads.since()
     assert scans == 1
@@ -189,6 +189,7 @@ def test_a_run_whose_files_are_copied_into_the_directory_is_found(
 WRITER = """
 import sys
 from limpet.journal.store import Commit, NewRun
+from limpet.testing.conformance.store_calls import ready_runs
 from limpet.stores.files.store import FileStore
 
 store = FileStore(sys.argv[1], level="process")
@@ -216,13 +217,13 @@ def test_a_process_that_looks_while_others_write_sees_what_a_new_one_sees(tmp_pa
         writers = [subprocess.Popen([*command, name]) for name in ("a", "b")]
         looks = 0
         while any(writer.poll() is None for writer in writers):
-            reader.ready(["g"], 1000)
+            ready_runs(reader, ["g"], 1000)
             looks += 1
         assert [writer.returncode for writer in writers] == [0, 0]
         assert looks > 1
-        remembered = reader.ready(["g"], 1000)
+        remembered = ready_runs(reader, ["g"], 1000)
         with closing(FileStore(path, level="process")) as fresh:
-            assert remembered == fresh.ready(["g"], 1000)
+            assert remembered == ready_runs(fresh, ["g"], 1000)
             assert reader.list(RunFilter()) == fresh.list(RunFilter())
         assert len(remembered) == 40
 

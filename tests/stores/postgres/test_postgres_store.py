@@ -15,6 +15,7 @@ from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, Post, PostsWaiting, Store
 from limpet.testing.conformance import StoreConformance
+from limpet.testing.conformance.store_calls import ready_runs
 from support.postgres import Server, ServerClock, needed, new_schema
 
 
@@ -223,7 +224,7 @@ def test_a_request_to_cancel_of_before_becomes_a_post(
     cancel = Post(1, "cancel", encode({"kind": "cancel"}))
     inboxes = {head.run_id: list(store.inbox(head.run_id)) for head in store.list(RunFilter())}
     assert inboxes == {"held": [cancel], "asks": [cancel], "broken": [cancel], "done": [], "other": []}
-    assert {head.run_id for head in store.ready(["g"], 9)} == {"held", "asks"}
+    assert {head.run_id for head in ready_runs(store, ["g"], 9)} == {"held", "asks"}
     rows = query(store, "SELECT run_id FROM limpet_runs WHERE cancel_requested ORDER BY run_id")
     assert rows == [("asks",), ("broken",), ("held",)]
 

@@ -18,6 +18,7 @@ from limpet.errors import StoreUnavailable
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, Commit, Lease, NewRun
 from limpet.stores.postgres import listener
+from limpet.testing.conformance.store_calls import ready_runs
 from limpet.testing.network.proxy import DIRECTIONS, PLACES, Direction, FaultyNetwork, Where
 from support.postgres import Server
 
@@ -100,7 +101,7 @@ def test_every_call_ends_when_the_network_is_down(network: FaultyNetwork, databa
         lambda: store.get_document("d"),
         lambda: store.list_documents(),
         lambda: store.delete_document("d", 1),
-        lambda: store.ready(["g"], 10),
+        lambda: ready_runs(store, ["g"], 10),
         lambda: store.list(RunFilter()),
         lambda: store.prune("r", 1),
         lambda: store.expire(1e9),

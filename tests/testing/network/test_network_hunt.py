@@ -20,6 +20,7 @@ from limpet.errors import StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import Commit, Lease, NewRun
 from limpet.stores.redis.store import RedisStore
+from limpet.testing.conformance.store_calls import ready_runs
 from limpet.testing.network.hunt import SLACK, NetworkHunt
 from limpet.testing.network.proxy import DIRECTIONS, MODES, PLACES, Direction, FaultPoint, FaultyNetwork
 from support.postgres import Server
@@ -186,7 +187,7 @@ class TestRedis:
         network.go_down()
         for call in (
             lambda: store.append([Commit("r", 1, 1, [b"2"])]),
-            lambda: store.ready(["g"], 1),
+            lambda: ready_runs(store, ["g"], 1),
             lambda: store.list(RunFilter()),
             lambda: store.renew([Lease("r", 1, 0.0)], 10),
             lambda: RedisStore(f"redis://127.0.0.1:{network.port}/0", timeout=0.6),

@@ -214,7 +214,7 @@ def new_run(
     """The run that starts with this progress, as a store takes it; `snapshot` is its first record, if it is made."""
     first = Envelope(progress.run_id).close(1, snapshot or snapshot_record(progress))
     note = b""
-    labels = Labels()
+    labels = Labels(plan=progress.fingerprint)
     is_executed = holder is not None and progress.status == RUNNING
     # Of a run that is executed at once, it would soon be wrong. But these are shown from the start.
     if not is_executed or progress.deadline is not None or progress.child_of is not None:

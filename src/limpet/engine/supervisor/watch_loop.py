@@ -183,11 +183,12 @@ class WatchLoop:
         orphans = self._resumer.orphans.find(graphs, excluded)
         # Before the store is asked: what helps these runs makes others ready.
         self._stranded.help([head for head in orphans if head.graph not in graphs], graphs)
-        found = self._store.ready(graphs, limit)
+        lanes = [lane for lane in self._store.lanes() if lane.graph in graphs]
+        found = self._store.ready(lanes, limit)
         self._store_has_more = len(found) == limit
-        if self._store_has_more and len(graphs) > 1:
-            # The list is full, maybe with runs of one busy graph: ask for each graph, so that none starves.
-            found = merge_ready([self._store.ready([graph], limit) for graph in graphs])
+        if self._store_has_more and len(lanes) > 1:
+            # The list is full, maybe with runs of one busy lane: ask for each of them, so that none starves.
+            found = merge_ready([self._store.ready([lane], limit) for lane in lanes])
         ready = [head for head in orphans if head.graph in graphs]
         return ready + [head for head in found if head.run_id not in excluded]
 

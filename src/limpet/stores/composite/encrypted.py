@@ -22,6 +22,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     NewRun,
     Output,
@@ -191,11 +192,11 @@ class EncryptedStore(StoreWrapper):
                 found.append(head._replace(note=b""))
         return [(head, problems.get(head.run_id)) for head in heads.after_reading(found, which)]
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
         """As in every store. A run with a damaged note or a missing key is left out, with a warning in the log."""
 
         def readable(wanted: int | None) -> tuple[int, Heads]:
-            found = self.inner.ready(graphs, limit if wanted is None else wanted)
+            found = self.inner.ready(lanes, limit if wanted is None else wanted)
             return len(found), self._readable(found)
 
         return _enough(readable, limit)

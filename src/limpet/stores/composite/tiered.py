@@ -40,6 +40,7 @@ from limpet.journal.store import (
     Abilities,
     Commit,
     Heads,
+    Lane,
     Lease,
     NewRun,
     RunHead,
@@ -157,8 +158,8 @@ class TieredStore(StoreWrapper):
     def list(self, which: RunFilter) -> list[RunHead]:
         return self.cold.list(which)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        return self.cold.ready(graphs, limit)
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
+        return self.cold.ready(lanes, limit)
 
     def expire(self, older_than: float, statuses: Sequence[str] = ENDED) -> int:
         count = self.cold.expire(older_than, statuses)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.optional_calls import Inspectable, Notifying, ReportsUndeleted, Salvaging, provides
-from limpet.journal.store import ENDED, Abilities, Document, Lease, Output, Post, RunHead, Store
+from limpet.journal.store import ENDED, Abilities, Document, Lane, Lease, Output, Post, RunHead, Store
 
 
 class StoreWrapper(ABC):
@@ -41,6 +41,12 @@ class StoreWrapper(ABC):
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         return self._durable_store.renew(leases, ttl)
+
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        return self._durable_store.are_valid(leases)
+
+    def lanes(self) -> Sequence[Lane]:
+        return self._durable_store.lanes()
 
     def release(self, lease: Lease) -> None:
         self._durable_store.release(lease)

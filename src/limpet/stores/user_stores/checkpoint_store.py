@@ -29,6 +29,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     NewRun,
     Output,
@@ -163,6 +164,11 @@ class AdaptedStore:
         with self._locked():
             return [self._renew(lease, ttl) for lease in leases]
 
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        now = self._clock()
+        found = self.heads([lease.run_id for lease in leases])
+        return [heads.is_valid(lease, head, now) for lease, head in zip(leases, found, strict=True)]
+
     def release(self, lease: Lease) -> None:
         with self._locked():
             run = self._find(lease.run_id)
@@ -203,7 +209,13 @@ class AdaptedStore:
         found = [head for head in self._heads(which.graph) if heads.matches(head, which, now)]
         return heads.newest_first(found, which)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+    def lanes(self) -> Sequence[Lane]:
+        """Always empty, as is `ready`."""
+        if not self.abilities.leases:
+            return []
+        return list({head.lane for head in self._heads(None) if head.due is not None})
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
         """Always empty, as without leases only the holder's own process knows that a run is held.
 
         A test that sets `abilities.leases` gets the runs as from any store.
@@ -211,7 +223,7 @@ class AdaptedStore:
         if not self.abilities.leases:
             return []
         now = self._clock()
-        found = [head for head in self._heads(None) if heads.is_ready(head, graphs, now)]
+        found = [head for head in self._heads(None) if heads.is_ready(head, lanes, now)]
         return heads.most_urgent_first(found)[:limit]
 
     def prune(self, run_id: str, before: int) -> int:

@@ -152,3 +152,28 @@ class LeaseTests:
         store.release(stale)
         store.release(Lease("missing", 1, 0.0))
         assert (store.head("r").holder, store.head("r").lease_until) == ("bob", fresh.until)
+
+    def test_a_lease_is_valid_until_it_expires_is_released_or_claimed(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        """H18: and asking changes nothing."""
+        needs_leases(store)
+        lease = create(store, "r", ttl=10.0)
+        released = create(store, "released", ttl=10.0)
+        done = create(store, "done", ttl=10.0)
+        gone = Lease("gone", 1, 0.0)
+        store.release(released)
+        expect_accepted(store, commit(done, 1, b"2", snapshot=2, status=COMPLETED))
+        asked = [lease, released, done, gone]
+        before = store.head("r")
+        assert store.are_valid(asked) == [True, False, False, False]
+        assert store.are_valid([]) == []
+        assert store.head("r") == before
+        clock.advance(9)
+        assert store.are_valid([lease]) == [True]
+        clock.advance(2)
+        assert store.are_valid([lease]) == [False]
+        store.renew([lease], 10)
+        assert store.are_valid([lease]) == [True]
+        newer = store.claim("r", "bob", 10, instead_of=lease.fence)
+        assert store.are_valid([lease, newer]) == [False, True]

@@ -25,6 +25,7 @@ from limpet.testing.conformance.store_calls import (
     needs_deltas,
     needs_leases,
     needs_posts,
+    ready_runs,
 )
 
 
@@ -168,10 +169,10 @@ class PostTests:
         needs_leases(store)
         create(store, "r", status=status, holder=None, due=due)
         store.post("r", "k", b"")
-        assert [head.run_id for head in store.ready(["g"], 5)] == ["r"]
+        assert [head.run_id for head in ready_runs(store, ["g"], 5)] == ["r"]
         lease = store.claim("r", "bob", 10)
         expect_accepted(store, commit(lease, 1, b"2", snapshot=2, takes=1, status=PAUSED))
-        assert store.ready(["g"], 5) == []
+        assert ready_runs(store, ["g"], 5) == []
 
     @pytest.mark.parametrize("status", [FAILED, CANCELLED])
     def test_a_post_to_a_run_that_failed_waits(self, store: Store, status: str) -> None:
@@ -179,7 +180,7 @@ class PostTests:
         needs_posts(store)
         create(store, "r", status=status, holder=None)
         assert store.post("r", "k", b"one")
-        assert store.ready(["g"], 5) == []
+        assert ready_runs(store, ["g"], 5) == []
         assert list(store.inbox("r")) == [Post(1, "k", b"one")]
 
     def test_a_completed_run_takes_no_posts(self, store: Store) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, TypeVar
 
 import pytest
 
-from limpet.journal.store import Commit, Lease, NewRun, Store
+from limpet.journal.store import Commit, Lease, NewRun, RunHead, Store
 
 Refusal = TypeVar("Refusal", bound=Exception)
 
@@ -45,6 +46,11 @@ def create(store: Store, run_id: str = "run-1", *records: bytes, **more: Any) ->
 def commit(lease: Lease, expected: int, *records: bytes, **more: Any) -> Commit:
     """A commit by the holder of `lease` to its run."""
     return Commit(lease.run_id, lease.fence, expected, list(records), **more)
+
+
+def ready_runs(store: Store, graphs: Collection[str], limit: int) -> list[RunHead]:
+    """The runs of these graphs that are ready, in all their lanes."""
+    return store.ready([lane for lane in store.lanes() if lane.graph in graphs], limit)
 
 
 def expect_accepted(store: Store, *commits: Commit) -> None:
