@@ -28,7 +28,7 @@ from limpet.engine.node_context import questions as given
 from limpet.engine.sessions import session
 from limpet.engine.sessions.session import Session
 from limpet.journal import waits
-from limpet.journal.store import CANCELLED, RUNNING, Commit, Lease, RunHead
+from limpet.journal.store import CANCELLED, RUNNING, Commit, Lane, Lease, RunHead
 from limpet.stores.memory import MemoryStore, _Run
 from support.simulated_world import LEASE, Store
 from support.simulation import Simulation, Violation, explore
@@ -122,7 +122,7 @@ def test_a_store_that_gives_a_run_to_two_is_caught() -> None:
         def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
             return super().claim(run_id, holder, ttl, MemoryStore.head(self, run_id).fence)
 
-        def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+        def ready(self, lanes: Sequence[Lane], limit: int) -> list[RunHead]:
             return [head._replace(due=0.0) for head in self.sim.heads() if head.status == RUNNING][:limit]
 
     caught(on(Generous), "was taken from a holder that is alive")
@@ -157,8 +157,8 @@ def test_a_store_without_an_order_is_caught() -> None:
     """H1: priorities."""
 
     class Unordered(Store):
-        def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
-            return sorted(super().ready(graphs, 100), key=lambda head: head.run_id)[:limit]
+        def ready(self, lanes: Sequence[Lane], limit: int) -> list[RunHead]:
+            return sorted(super().ready(lanes, 100), key=lambda head: head.run_id)[:limit]
 
     class Crowded(Simulation):
         store_kind = Unordered

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from limpet.errors import LimpetError
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
-from limpet.journal.store import STATUSES, Commit, Labels, Lease, NewRun, PostsWaiting, Store
+from limpet.journal.store import STATUSES, Commit, Labels, Lane, Lease, NewRun, PostsWaiting, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
@@ -37,6 +37,7 @@ run_ids = st.sampled_from(["a", "a", "a", "b", "B", "ü'\"/"])
 holders = st.sampled_from(["ann", "bob"])
 numbers = st.integers(0, 8)
 texts = st.sampled_from(["x", "y", 'x"', ""])
+queues = st.sampled_from(["default", "default", "x", 'x"'])
 statuses = st.sampled_from(STATUSES)
 records = st.lists(st.binary(max_size=8), max_size=3)
 ttls = st.sampled_from([0.0, 1.0, 5.0, 30.0])
@@ -47,7 +48,8 @@ priorities = st.sampled_from([0, 0, 0, 3, -1])
 slips = st.sampled_from([0, 0, 0, 0, 0, 0, -1, 1])
 rarely = st.sampled_from([False, False, False, False, True])
 
-labels = st.builds(Labels, texts, texts, texts)
+labels = st.builds(Labels, texts, texts, texts, texts)
+lanes = st.builds(Lane, queues, texts, texts)
 commits = st.fixed_dictionaries(
     {
         "run_id": run_ids,
@@ -210,6 +212,7 @@ class StoresAgree(RuleBasedStateMachine):
         due=st.none() | ttls,
         priority=priorities,
         labels=labels,
+        queue=queues,
     )
     def create(self, run_id: str, data: list[bytes], tags: list[str], due: float | None, **more: Any) -> None:
         if (run_id, self.clock()) in self.born:
@@ -245,6 +248,8 @@ class StoresAgree(RuleBasedStateMachine):
     @rule(
         statuses=st.lists(statuses, max_size=2),
         graph=st.none() | texts,
+        queue=st.none() | queues,
+        plan=st.none() | texts,
         tags=st.lists(texts, max_size=2).map(tuple),
         parent=st.none() | run_ids,
         node=st.none() | texts,
@@ -269,9 +274,9 @@ class StoresAgree(RuleBasedStateMachine):
     def heads(self, run_ids: list[str]) -> None:
         self.same("heads", run_ids)
 
-    @rule(graphs=st.lists(texts, max_size=3), limit=numbers)
-    def ready(self, graphs: Any, limit: int) -> None:
-        self.same("ready", graphs, limit)
+    @rule(lanes=st.lists(lanes, max_size=3), limit=numbers)
+    def ready(self, lanes: list[Lane], limit: int) -> None:
+        self.same("ready", lanes, limit)
 
     @rule(run_id=run_ids, holder=holders, ttl=ttls, instead_of=st.none() | slips)
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None) -> None:
@@ -282,6 +287,13 @@ class StoresAgree(RuleBasedStateMachine):
     def renew(self, leases: Any, ttl: float) -> None:
         held = [Lease(run_id, self.written(run_id, slip, 0, []).fence, 0.0) for run_id, slip in leases]
         self.same("renew", held, ttl)
+
+    @rule(leases=st.lists(st.tuples(run_ids, slips), max_size=3))
+    def are_valid(self, leases: Any) -> None:
+        self.same(
+            "are_valid",
+            [Lease(run_id, self.written(run_id, slip, 0, []).fence, 0.0) for run_id, slip in leases],
+        )
 
     @rule(run_id=run_ids, fence=slips)
     def release(self, run_id: str, fence: int) -> None:
@@ -329,7 +341,12 @@ class StoresAgree(RuleBasedStateMachine):
     @invariant()
     def heads_are_equal(self) -> None:
         self.same("list", RunFilter())
-        self.same("ready", ["x", "y", 'x"', ""], 9)
+        lanes = self.model.lanes()
+        self.same("ready", lanes, 9)
+        for name, (store, _) in self.stores.items():
+            found = store.lanes()
+            assert set(lanes) <= set(found), name
+            assert len(found) == len(set(found)), name
 
 
 def _put(store: Store, name: str, body: bytes, slip: int, due: float | None) -> Any:

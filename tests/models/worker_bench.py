@@ -26,6 +26,7 @@ from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.journal.store import Commit, Lease, NewRun, RunHead
 from limpet.testing.conformance import ManualClock
+from limpet.testing.conformance.store_calls import ready_runs
 from models.bench import Killed, Transient
 
 LEASE = 3600.0
@@ -150,7 +151,7 @@ class Worker:
 
     def _step(self) -> bool:
         """Claim a run, or carry out what one asks for. False if there is nothing to do."""
-        ready = {head.run_id: head for head in self.store.ready([self.graph.name], 100)}
+        ready = {head.run_id: head for head in ready_runs(self.store, [self.graph.name], 100)}
         able = [*self.open, *(each for each in ready if each not in self.open)]
         if not able:
             return False

@@ -23,6 +23,7 @@ from limpet.stores.sqlite import rows
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing import FakeClock
 from limpet.testing.conformance import ManualClock
+from limpet.testing.conformance.store_calls import ready_runs
 
 SHARED: dict[str, Callable[[Path], Any]] = {
     "sqlite": lambda path: SQLiteStore(path / "runs.db"),
@@ -98,7 +99,6 @@ time.time = lambda: time_of_day() + seconds
 
 from limpet.errors import Conflict
 from limpet.stores.files.store import FileStore
-from limpet.testing.conformance.store_calls import ready_runs
 from limpet.stores.sqlite.store import SQLiteStore
 
 store = {"sqlite": SQLiteStore, "files": FileStore}[sys.argv[1]](sys.argv[2])

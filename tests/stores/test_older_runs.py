@@ -14,6 +14,7 @@ from zlib import crc32
 
 import pytest
 
+from limpet.defaults import QUEUE
 from limpet.errors import StoreError
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.export import ExportedRun
@@ -23,6 +24,7 @@ from limpet.journal.store import (
     PAUSED,
     RUNNING,
     Commit,
+    Lane,
     Lease,
     NewRun,
     Post,
@@ -48,6 +50,7 @@ from support.redis_servers import redis_server
 
 STATUSES = {"left": RUNNING, "held": RUNNING, "asks": PAUSED, "done": COMPLETED}
 LATER = time.time() + 1e6
+DUE = RunHead._fields.index("due") - 1
 
 
 def rows() -> Iterable[tuple[str, str, str | None, float | None]]:
@@ -77,6 +80,7 @@ def check(store: Store) -> None:
         "asks": (None, 0),
         "done": (None, 0),
     }
+    assert {head.lane for head in heads.values()} == {Lane(QUEUE, "g", "")}
     assert ready_runs(store, ["g"], 10) == [heads["left"]] == [store.head("left")]
     for run_id in STATUSES:
         head = heads[run_id]
@@ -146,12 +150,16 @@ def test_in_postgresql(postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Non
     postgres.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
-def test_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D10, H1: in head files, and in frames that change a head."""
+@pytest.mark.parametrize("version", [1, 3])
+def test_in_files(version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """D10, H1, H18: in head files, and in frames that change a head; without a due time, and without a queue."""
 
     def as_before(head: RunHead) -> list[Any]:
         signal = None
-        return [*head[1:10], list(head.tags), head.parent, signal, head.note, head.crashes]
+        without_due = [*head[1:10], list(head.tags), head.parent, signal, head.note, head.crashes]
+        without_queue = [*head[1:10], list(head.tags), *head[11:-2]]
+        without_queue[DUE] = 0.0 if head.status == RUNNING else None
+        return without_due if version == 1 else without_queue
 
     with monkeypatch.context() as patch, closing(FileStore(tmp_path / "runs")) as store:
         patch.setattr(frames, "_head_fields", as_before)
@@ -238,13 +246,17 @@ def test_in_a_checkpoint_store(fields: int) -> None:
 
 
 def test_in_an_exported_run() -> None:
-    """D10, P7: the priority is kept, but not the due time: an imported run waits until it is resumed."""
+    """D10, P7, H18: priority and queue are kept, but not the due time: an imported run waits until it is resumed."""
     store = MemoryStore()
-    store.create(NewRun("r", "g", [], due=0.0, priority=7))
+    store.create(NewRun("r", "g", [], due=0.0, priority=7, queue="gpu"))
     exported = ExportedRun.from_tail(store.read("r"))
     arrived = ExportedRun.from_bytes(exported.to_bytes(), "it").to_new_run("s")
-    assert (arrived.due, arrived.priority) == (None, 7)
-    before = namedtuple("Before", exported._fields[:-1])(*exported[:-1])  # type: ignore[misc]
-    assert ExportedRun.from_bytes(ExportedRun.to_bytes(before), "it") == exported._replace(priority=0)  # type: ignore[arg-type]
+    assert (arrived.due, arrived.priority, arrived.queue) == (None, 7, "gpu")
+    for kept, defaults in ((-1, {"queue": QUEUE}), (-2, {"queue": QUEUE, "priority": 0})):
+        before = namedtuple("Before", exported._fields[:kept])(*exported[:kept])  # type: ignore[misc]
+        assert ExportedRun.from_bytes(ExportedRun.to_bytes(before), "it") == exported._replace(**defaults)  # type: ignore[arg-type]
+    for queue in ("", "a/b", 7, None):
+        with pytest.raises(StoreError, match=r"it is damaged: the name of a queue"):
+            ExportedRun.from_bytes(exported._replace(queue=queue).to_bytes(), "it")  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="priority isn't a number"):
         ExportedRun.from_bytes(exported._replace(priority="high").to_bytes(), "it")  # type: ignore[arg-type]

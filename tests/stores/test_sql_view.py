@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import pytest
 
 from limpet import RunPaused, StateGraph, open_store, pause, secret
+from limpet.defaults import QUEUE
 from limpet.journal.store import Commit, NewRun
 from limpet.stores.migrations import migrations_of
 from support.older_runs import DATA
@@ -21,7 +22,7 @@ from support.postgres import Server
 
 COLUMNS = [
     "run_id", "graph", "status", "created_at", "updated_at", "due_at", "priority", "tags", "parent", "holder",
-    "crashes", "cancel_requested", "records", "bytes",
+    "crashes", "cancel_requested", "records", "bytes", "queue",
 ]  # fmt: skip
 """A promise to those who wrote queries: columns are added at the end, and none is removed or renamed."""
 
@@ -96,6 +97,7 @@ def test_the_view_has_a_row_for_each_run(place: Database) -> None:
     assert 3500 < as_time(queued["due_at"]) - began < 3700
     assert began - 5 < as_time(asks["created_at"]) <= as_time(asks["updated_at"]) < time() + 5
     assert (asks["crashes"], bool(asks["cancel_requested"])) == (0, False)
+    assert asks["queue"] == QUEUE
     assert asks["records"] == graph.verify("asks").records
     assert asks["bytes"] == graph.verify("asks").size
 

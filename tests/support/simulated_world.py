@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from limpet.errors import StoreUnavailable
 from limpet.journal.inbox import Posted, is_cancel, read_post
 from limpet.journal.reader import read_progress
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import FAILED, Commit, Lease, NewRun, Post, RunHead, Tail
+from limpet.journal.store import FAILED, Commit, Lane, Lease, NewRun, Post, RunHead, Tail
 from limpet.journal.waits import MESSAGE
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.store_calls import ManualClock
@@ -146,9 +146,22 @@ class Store(MemoryStore):
         self.sim.reach()
         return super().inbox(run_id)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> list[RunHead]:
+    def lanes(self) -> Sequence[Lane]:
         self.sim.reach()
-        return super().ready(graphs, limit)
+        return super().lanes()
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> list[RunHead]:
+        self.sim.reach()
+        return super().ready(lanes, limit)
+
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        self.sim.reach()
+        return super().are_valid(leases)
+
+    def ready_of(self, graphs: Collection[str], limit: int) -> list[RunHead]:
+        """The runs of these graphs that are ready, whether the store can be reached or not."""
+        lanes = [lane for lane in super().lanes() if lane.graph in graphs]
+        return super().ready(lanes, limit)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         self.sim.reach()
@@ -182,7 +195,7 @@ class World:
 
     def ready(self) -> bool:
         """Whether any run wants a holder."""
-        return bool(MemoryStore.ready(self.store, self.catalog.names, 1))
+        return bool(self.store.ready_of(self.catalog.names, 1))
 
     def write(self, opened: Session, commit: Commit) -> Exception | None:
         """Carry out a commit, as a driver does."""
@@ -443,7 +456,7 @@ class World:
             return
         least = min(head.priority for head in chosen.values())
         room = Counter(head.graph for head in chosen.values())
-        for head in suspects.others(MemoryStore.ready(self.store, self.catalog.names, MANY)):
+        for head in suspects.others(self.store.ready_of(self.catalog.names, MANY)):
             left = head.run_id not in chosen and head.run_id not in watcher.running
             may = picker.room_for(head.graph) > room[head.graph]
             passed = (

@@ -207,8 +207,8 @@ def test_time_that_is_skipped_while_a_supervisor_looks_is_not_missed() -> None:
     class Slow(MemoryStore):
         """A store during whose answer time is skipped, once the run sleeps."""
 
-        def ready(self, graphs: Any, limit: int) -> Any:
-            found = super().ready(graphs, limit)
+        def ready(self, lanes: Any, limit: int) -> Any:
+            found = super().ready(lanes, limit)
             if not skipped.is_set() and self.head("r").due == began + DAY and not found:
                 skipped.set()
                 clock.skip(DAY)

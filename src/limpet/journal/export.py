@@ -20,8 +20,9 @@ from hashlib import sha256
 from struct import Struct
 from typing import NamedTuple, Self
 
-from limpet.defaults import MAX_IMPORT_RATIO, MAX_IMPORTED
-from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat
+from limpet.defaults import MAX_IMPORT_RATIO, MAX_IMPORTED, QUEUE
+from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat, UsageError
+from limpet.journal.document_names import checked_name
 from limpet.journal.encoding.codec import decode, decode_as_stored, encode
 from limpet.journal.encoding.envelope import Envelope, max_unpacked
 from limpet.journal.progress import Progress
@@ -50,6 +51,7 @@ class ExportedRun(NamedTuple):
     limpet: str
     records: list[bytes]
     priority: int = 0
+    queue: str = QUEUE
 
     @classmethod
     def from_tail(cls, tail: Tail) -> Self:
@@ -72,6 +74,7 @@ class ExportedRun(NamedTuple):
             limpet=LIMPET,
             records=[envelope.close(number, body) for number, body in enumerate(bodies, 1)],
             priority=head.priority,
+            queue=head.queue,
         )
 
     @classmethod
@@ -99,6 +102,8 @@ class ExportedRun(NamedTuple):
             values = decode(contents)
             exported = cls(**{name: values[name] for name in cls._fields if name in values})
             exported._check_types()
+        except UsageError as problem:
+            raise _damaged(source, problem.message) from problem
         except LimpetError:
             raise
         except (LookupError, TypeError, ValueError, RecursionError) as problem:
@@ -149,6 +154,7 @@ class ExportedRun(NamedTuple):
             parent=self.parent,
             note=self.note,
             priority=self.priority,
+            queue=self.queue,
         )
 
     def _check_types(self) -> None:
@@ -165,6 +171,7 @@ class ExportedRun(NamedTuple):
             raise ValueError("its records aren't bytes")
         if type(self.priority) is not int or not -(2**63) <= self.priority < 2**63:
             raise ValueError("its priority isn't a number of at most 64 bits")
+        checked_name("queue", self.queue)
 
 
 def read_new_run(run: NewRun) -> Progress | None:

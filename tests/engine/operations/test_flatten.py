@@ -26,6 +26,8 @@ from limpet import (
     register_type,
     secret,
 )
+from limpet.defaults import QUEUE
+from limpet.engine.operations.flat_files import COLUMNS
 from limpet.testing import FaultyStore
 
 Tables = dict[str, list[dict[str, Any]]]
@@ -121,6 +123,25 @@ def test_runs_steps_and_states_are_plain_rows(any_store: Any, out: Path) -> None
         (1, "note", '"with None"'),
     ]
     any_store.close()
+
+
+def test_a_file_of_an_earlier_version_gets_the_columns_that_it_lacks(tmp_path: Path) -> None:
+    """D12, H18: and keeps its rows."""
+    out = tmp_path / "out.db"
+    store = MemoryStore()
+    asked(store, "old")
+    Runs(store).flatten(out)
+    with closing(sqlite3.connect(out)) as connection, connection:
+        names = ", ".join(name for name in COLUMNS["runs"] if name != "queue")
+        connection.execute("ALTER TABLE runs RENAME TO present")
+        connection.execute(f"CREATE TABLE runs AS SELECT {names} FROM present")
+        connection.execute("DROP TABLE present")
+    asked(store, "new")
+    Runs(store).flatten(out)
+    assert [(row["run_id"], row["queue"]) for row in in_database(out)["runs"]] == [
+        ("old", None),
+        ("new", QUEUE),
+    ]
 
 
 def test_a_second_call_adds_only_what_is_new(out: Path) -> None:

@@ -19,6 +19,7 @@ from limpet.journal.store import COMPLETED, Commit, NewRun
 from limpet.stores.files import locks, run_cache
 from limpet.stores.files.run_names import file_name_of
 from limpet.stores.files.store import FileStore
+from limpet.testing.conformance.store_calls import ready_runs
 
 RUNS = 200
 
@@ -189,7 +190,6 @@ def test_a_run_whose_files_are_copied_into_the_directory_is_found(
 WRITER = """
 import sys
 from limpet.journal.store import Commit, NewRun
-from limpet.testing.conformance.store_calls import ready_runs
 from limpet.stores.files.store import FileStore
 
 store = FileStore(sys.argv[1], level="process")

@@ -33,7 +33,7 @@ def test_a_head_whose_checksum_is_gone_is_damaged(tmp_path: Path) -> None:
     """H5: a flipped byte may make the column NULL, which must not switch the check off."""
     path = tmp_path / "runs.db"
     counted(path)
-    changed(path, "UPDATE runs SET checksum = NULL, status = 'paused'")
+    changed(path, "UPDATE runs SET head_checksum = NULL, status = 'paused'")
     with closing(SQLiteStore(path)) as store:
         with pytest.raises(DamagedRecord, match="checksum"):
             store.head("r")

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from limpet.defaults import QUEUE
 from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import LeaseState, RunFilter
-from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Commit, Labels, NewRun, Post
+from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Commit, Labels, Lane, NewRun, Post
 from limpet.stores.sqlite import lists
+from limpet.stores.sqlite.schema import FIRST_CHECKSUMS, VERSION
 from limpet.stores.sqlite.store import SQLiteStore
 
 DATA = Path(__file__).parent.parent.parent / "data"
+FIRST_WITH_LABELS = 7
 
 
 @pytest.fixture
@@ -55,7 +58,7 @@ def test_a_request_to_cancel_in_an_older_file_becomes_a_post(path: Path) -> None
         assert asked == [("asked to stop",)]
 
 
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", range(1, VERSION))
 def test_the_runs_of_an_older_file_are_listed_by_their_tags_and_graphs(path: Path, version: int) -> None:
     """D10."""
     restored(path, version)
@@ -63,10 +66,12 @@ def test_the_runs_of_an_older_file_are_listed_by_their_tags_and_graphs(path: Pat
         for which in (RunFilter(tags=("golden",)), RunFilter(graph="example")):
             assert {head.run_id for head in store.list(which)} == {"waits", "complete", "gone"}
         head = store.head("waits")
-        assert (head.posted, head.taken, head.output, head.labels) == (0, 0, 0, Labels())
+        assert (head.posted, head.taken, head.output, head.plan, head.queue) == (0, 0, 0, "", QUEUE)
+        if version < FIRST_WITH_LABELS:
+            assert head.labels == Labels()
 
 
-@pytest.mark.parametrize("version", [3, 4, 5, 6])
+@pytest.mark.parametrize("version", range(FIRST_CHECKSUMS, VERSION))
 def test_damage_in_an_older_file_is_still_known_after_its_migration(path: Path, version: int) -> None:
     """D10, H5: a new checksum isn't made for a head that wasn't what was written."""
     restored(path, version, "UPDATE runs SET status = 'paused' WHERE run_id = 'complete'")
@@ -82,6 +87,29 @@ def test_a_process_of_an_earlier_version_can_not_append_after_a_migration(path: 
     SQLiteStore(path).close()
     with pytest.raises(sqlite3.OperationalError, match="no such column: signal"):
         changed(path, "INSERT INTO records SELECT 1, x'' FROM runs WHERE signal IS NULL")
+
+
+def test_a_process_of_an_earlier_version_can_not_change_a_head_after_a_migration(path: Path) -> None:
+    """D10, H18: its checksums would lack the queue, so the statement by which it reads heads fails instead."""
+    SQLiteStore(path).close()
+    with pytest.raises(sqlite3.OperationalError, match="no such column: checksum"):
+        changed(path, "UPDATE runs SET checksum = 1")
+
+
+@pytest.mark.parametrize("damage", ["CAST(x'ff' AS TEXT)", "x'6b'", "CAST(x'00' AS TEXT)"])
+@pytest.mark.parametrize("column", ["queue", "graph", "plan"])
+def test_a_damaged_lane_hides_no_other(path: Path, column: str, damage: str) -> None:
+    """H5, H18: neither what isn't text nor what isn't UTF-8 ends the search for lanes."""
+    with closing(SQLiteStore(path)) as store:
+        lanes = {Lane(*"abc"), Lane(*"mno"), Lane(*"xyz")}
+        for lane in sorted(lanes):
+            labels = Labels(plan=lane.plan)
+            store.create(NewRun(lane.queue, lane.graph, [b"1"], due=0.0, queue=lane.queue, labels=labels))
+            store.create(NewRun(f"{lane.queue}2", "g", [b"1"], due=0.0, queue=lane.queue, labels=labels))
+        changed(path, f"UPDATE runs SET {column} = {damage} WHERE run_id = 'm2'")
+        assert lanes <= set(store.lanes())
+        assert [head.run_id for head in store.ready(sorted(lanes), 10)] == ["a", "m", "x"]
+        assert len(store.ready(store.lanes(), 10)) == 5
 
 
 def test_a_deleted_run_leaves_nothing_behind(path: Path) -> None:
@@ -181,6 +209,9 @@ FILTERS = [
     RunFilter(node="usual"),
     RunFilter(node="rare", statuses=(RUNNING,)),
     RunFilter(error="KeyError"),
+    RunFilter(queue="rare"),
+    RunFilter(queue="rare", plan="p"),
+    RunFilter(queue=QUEUE),
     RunFilter(has_error=True),
     RunFilter(is_waiting=True),
     RunFilter(is_due=True),
@@ -203,7 +234,8 @@ def fill(store: SQLiteStore, numbers: range) -> None:
                 tags=("usual", "rare") if is_rare else ("usual",),
                 parent="r1" if is_rare else None,
                 due=0.0 if is_rare else None,
-                labels=Labels("rare", "KeyError", "message") if is_rare else Labels("usual"),
+                labels=Labels("rare", "KeyError", "message", "p") if is_rare else Labels("usual"),
+                queue="rare" if is_rare else QUEUE,
             )
         )
 

@@ -16,12 +16,13 @@ import pytest
 
 from limpet.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Commit, Level, NewRun, Store
+from limpet.journal.store import COMPLETED, Commit, Lane, Level, NewRun, Store
 from limpet.stores.sqlite import connections as sqlite_connections
 from limpet.stores.sqlite import store as sqlite_store
 from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.errors import is_busy
-from limpet.stores.sqlite.rows import head_of, ready_heads
+from limpet.stores.sqlite.lanes import all_lanes, ready_heads
+from limpet.stores.sqlite.rows import head_of
 from limpet.stores.sqlite.schema import APPLICATION_ID, VERSION
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance import ManualClock, StoreConformance
@@ -386,15 +387,16 @@ def test_runs_that_are_ready_are_found_without_reading_the_backlog(path: Path) -
         nonlocal steps
         steps += 1
 
-    def steps_for(graphs: list[str]) -> int:
+    def steps_for(lanes: list[Lane]) -> int:
         nonlocal steps
         steps = 0
         with closing(sqlite3.connect(path)) as connection:
             connection.set_progress_handler(count, 1)
             found = ready_heads(
-                connection.cursor(), graphs, (1e9, 1e9), 16, lambda rows: [*map(head_of, rows)]
+                connection.cursor(), lanes, (1e9, 1e9), 16, lambda rows: [*map(head_of, rows)]
             )
-            assert len(found) == 16 * len(graphs)
+            assert len(found) == 16 * len(lanes)
+            assert all_lanes(connection.cursor()) == lanes
         return steps
 
     with closing(SQLiteStore(path, level="process")) as store:
@@ -406,7 +408,7 @@ def test_runs_that_are_ready_are_found_without_reading_the_backlog(path: Path) -
                 graph = "g" if created % 2 else "h"
                 store.create(NewRun(f"r{created}", graph, [b"1"], due=later, priority=created % 3))
                 created += 1
-            taken.append(steps_for(["g", "h"]))
+            taken.append(steps_for([Lane("default", "g", ""), Lane("default", "h", "")]))
     assert taken[1] < taken[0] * 1.5
 
 

@@ -19,7 +19,7 @@ from limpet.journal.export import ExportedRun, read_new_run
 from limpet.journal.inbox import LETTERS
 from limpet.journal.reader import ViewedTail, read_progress
 from limpet.journal.records import move_record
-from limpet.journal.store import RUNNING, Tail
+from limpet.journal.store import RUNNING, Labels, Tail
 from limpet.journal.verify import whole_tail
 from limpet.journal.waits import DELIVER, addressed
 from limpet.journal.writer import summary
@@ -74,8 +74,10 @@ def import_run(
     progress = read_new_run(run)
     if progress is not None:
         check_workflows(progress)
+        labels = Labels(plan=progress.fingerprint)
         if progress.status != RUNNING or progress.all_waits():
-            run = run._replace(labels=summary(progress).labels)
+            labels = summary(progress).labels
+        run = run._replace(labels=labels)
     client.store.create(run)
     return run_id
 

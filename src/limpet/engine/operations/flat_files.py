@@ -36,6 +36,7 @@ COLUMNS = {
         "questions",
         "problem",
         "records",
+        "queue",
     ],
     "steps": ["run_id", "step", "branch", "node", "at", "next", "status", "reason", "keys"],
     "states": ["run_id", "step", "branch", "key", "value", "removed"],
@@ -48,7 +49,8 @@ AS_JSON = frozenset({"tags", "error", "questions", "keys", "value"})
 SCHEMA = """
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, graph TEXT, status TEXT, created TEXT, updated TEXT, tags TEXT, parent TEXT,
-    step INTEGER, node TEXT, reason TEXT, error TEXT, questions TEXT, problem TEXT, records INTEGER
+    step INTEGER, node TEXT, reason TEXT, error TEXT, questions TEXT, problem TEXT, records INTEGER,
+    queue TEXT
 );
 CREATE TABLE steps (
     run_id TEXT, step INTEGER, branch TEXT, node TEXT, at TEXT, next TEXT, status TEXT, reason TEXT, keys TEXT,
@@ -129,12 +131,21 @@ class PlainDatabase:
         (owner,) = self._connection.execute("PRAGMA application_id").fetchone()
         (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if owner == APPLICATION_ID:
+            self._add_missing_columns()
             return
         if owner or tables:
             raise UsageError(f"{path} is another database: name a file that doesn't exist yet")
         for statement in SCHEMA.split(";"):
             self._connection.execute(statement)
         self._connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+
+    def _add_missing_columns(self) -> None:
+        """Give a file that an earlier version wrote the columns that were added since. In its rows they are NULL."""
+        for table, columns in COLUMNS.items():
+            found = {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
+            for column in columns:
+                if column not in found:
+                    self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {column} TEXT")
 
     def has_run(self, row: Row) -> bool:
         condition = " AND ".join(f"{name} IS ?" for name in row)

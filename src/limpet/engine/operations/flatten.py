@@ -108,6 +108,7 @@ def _about(head: RunHead, info: RunInfo, problem: Exception | None) -> Row:
         "graph": head.graph,
         "tags": list(head.tags),
         "parent": head.parent,
+        "queue": head.queue,
         "step": info.step,
         "node": info.node,
         "reason": info.reason,

@@ -25,9 +25,9 @@ from limpet.stores.files.run_names import (
     parse_head_file,
 )
 
-FORMAT = b"limpet files 2\n"
-FORMAT_1 = b"limpet files 1\n"
-"""Without posts. What is in such a directory can be read, and written, as it is."""
+FORMAT = b"limpet files 3\n"
+EARLIER_FORMATS = (b"limpet files 1\n", b"limpet files 2\n")
+"""Without posts, and without queues. What is in such a directory can be read, and written, as it is."""
 FORMAT_FILE = "FORMAT"
 STALE_AFTER = 3600.0
 """Seconds after which a temporary file is taken for one that a killed writer left."""
@@ -47,7 +47,7 @@ def prepare_directory(path: Path, flush: bool) -> None:
         with suppress(FileExistsError):  # another process prepares the directory, too
             create_file(format_file, FORMAT, flush=flush)
     found = format_file.read_bytes()
-    if found == FORMAT_1:
+    if found in EARLIER_FORMATS:
         # So that an earlier version, which couldn't read what is written from here on, says so.
         replace_file(format_file, FORMAT, flush=flush)
     elif found != FORMAT:

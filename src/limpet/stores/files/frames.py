@@ -25,6 +25,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from limpet.defaults import QUEUE
 from limpet.errors import LimpetError, TooLarge
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import COMPLETED, RUNNING, RunHead
@@ -256,16 +257,20 @@ def _head_from(run_id: str, fields: list[Any]) -> RunHead:
 def _earlier_fields(fields: list[Any]) -> list[Any]:
     """The fields of a head that an earlier version wrote, as they are now.
 
-    The first one had no `due` and no `priority`. Neither had posts, but a signal: always a request to cancel, which
-    counts as a first post.
+    The first one had no `due` and no `priority`. The first two had no posts, but a signal: always a request to
+    cancel, which counts as a first post. None had a plan and a queue.
     """
+    lane = ["", QUEUE]
+    if len(fields) == _FIELDS_BEFORE_QUEUES:
+        return [*fields, *lane]
     if len(fields) == _FIELDS_BEFORE_DUE:
         fields = [*fields, 0.0 if fields[_STATUS_FIELD] == RUNNING else None, 0]
     is_asked = fields[_SIGNAL_FIELD] is not None and fields[_STATUS_FIELD] != COMPLETED
     posted = int(is_asked)
-    return [*fields[:_SIGNAL_FIELD], *fields[_SIGNAL_FIELD + 1 :], posted, 0, 0, "", "", ""]
+    return [*fields[:_SIGNAL_FIELD], *fields[_SIGNAL_FIELD + 1 :], posted, 0, 0, "", "", "", *lane]
 
 
 _STATUS_FIELD = RunHead._fields.index("status") - 1
 _SIGNAL_FIELD = 11
 _FIELDS_BEFORE_DUE = 14
+_FIELDS_BEFORE_QUEUES = 21

@@ -33,6 +33,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     Level,
     NewRun,
@@ -169,6 +170,11 @@ class FileStore:
         self._refuse_closed()
         return [self._renew(lease, ttl) for lease in leases]
 
+    def are_valid(self, leases: Sequence[Lease]) -> list[bool]:
+        now = self._lease_clock()
+        found = self.heads([lease.run_id for lease in leases])
+        return [heads.is_valid(lease, head, now) for lease, head in zip(leases, found, strict=True)]
+
     def release(self, lease: Lease) -> None:
         def release(lock: LockFile) -> None:
             run = self._cache.find(lock, lease.run_id)
@@ -231,11 +237,16 @@ class FileStore:
         found = self._heads(lambda head: heads.matches(head, which, now, lease_now))
         return heads.newest_first(found, which)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
+    def lanes(self) -> Sequence[Lane]:
+        with_due = self._heads(lambda head: head.due is not None, only_changeable=True, as_remembered=True)
+        return [*{head.lane for head in with_due}]
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
         now = self.clock()
         lease_now = self._lease_clock()
+        wanted = frozenset(lanes)
         found = self._heads(
-            lambda head: heads.is_ready(head, graphs, now, lease_now),
+            lambda head: heads.is_ready(head, wanted, now, lease_now),
             only_changeable=True,
             as_remembered=True,
         )
@@ -245,7 +256,7 @@ class FileStore:
                 break
             with suppress(RunNotFound, DamagedRecord):  # a damaged run must not hide the others
                 head = self.head(listed.run_id)
-                if heads.is_ready(head, graphs, now, lease_now):
+                if heads.is_ready(head, wanted, now, lease_now):
                     ready.append(head)
         return ready
 

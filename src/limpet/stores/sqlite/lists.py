@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from limpet.defaults import QUEUE
 from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.stores.sqlite.rows import limit_of, placeholders
 from limpet.stores.statements import statements_of
@@ -90,6 +91,9 @@ def _ranges(cursor: sqlite3.Cursor, which: RunFilter) -> list[Range]:
     if which.node:
         by_node = Range("runs_by_node", "node <> '' AND node = ?", (which.node,))
         return _range_for_each(cursor, by_node, "status", which.statuses)
+    if which.queue is not None and which.queue != QUEUE:
+        by_queue = Range("runs_by_queue", f"queue <> '{QUEUE}' AND queue = ?", (which.queue,))
+        return _range_for_each(cursor, by_queue, "status", which.statuses)
     if which.graph is not None:
         by_graph = Range("runs_by_graph", "graph = ?", (which.graph,))
         return _range_for_each(cursor, by_graph, "status", which.statuses)
@@ -145,6 +149,8 @@ def _conditions(which: RunFilter, now: float, lease_now: float) -> tuple[list[st
         restrict(f"status IN ({placeholders(which.statuses)})", *which.statuses)
     for condition, value in (
         ("graph = ?", which.graph),
+        ("queue = ?", which.queue),
+        ("plan = ?", which.plan),
         ("parent = ?", which.parent),
         ("node = ?", which.node),
         ("error = ?", which.error),

@@ -8,16 +8,16 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import chain, compress
 from operator import is_not
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from limpet.errors import DamagedRecord, RunExists
+from limpet.errors import DamagedRecord, RunExists, TooLarge
 from limpet.journal.encoding.codec import encode
-from limpet.journal.store import MISSING, RunHead, Tail
+from limpet.journal.store import MISSING, Commit, RunHead, Tail
 from limpet.stores import heads
 from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_now, is_plausible, this_boot
 from limpet.stores.statements import statements_of
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MAX_RECORDS = 0xFFFFFFFF
 """Of one run: more would run into the ids of the next."""
 
+LARGEST = 999_999_000
+"""Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
+
 MAX_LEASE_AFTER_BOOT = 60.0
 """For how many seconds a lease from before the computer was started can keep a run from being claimed."""
 
@@ -36,12 +39,6 @@ HEADS_PER_STATEMENT = 500
 
 COMMITS_PER_STATEMENT = 64
 """Commits in one statement, of five values each: SQLite takes 999 values at least, and up to 500 rows."""
-
-MAX_PRIORITIES = 32
-"""How many priorities of a graph are searched one by one for runs that are ready."""
-
-ABOVE_ALL_PRIORITIES = 1e19
-"""More than a column holds."""
 
 SEQUENCE = 4
 """Where a row of `HEAD` has the number of the newest record."""
@@ -154,6 +151,7 @@ def values_of(head: RunHead) -> tuple[Any, ...]:
         head.due,
         head.priority,
         *head.labels,
+        head.queue,
     )
 
 
@@ -191,6 +189,18 @@ def insert_run(cursor: sqlite3.Cursor, head: RunHead, records: Sequence[bytes]) 
 def insert_records(cursor: sqlite3.Cursor, row_id: int, first: int, records: Sequence[bytes]) -> None:
     """Add records to the run of this row id, numbered from `first`."""
     cursor.executemany(SQL["INSERT_RECORD"], enumerate(records, record_id(row_id, first)))
+
+
+def too_large(commit: Commit) -> TooLarge | None:
+    """Why the records of a commit can't be stored, or None if they can."""
+    size = max(map(len, commit.records), default=0)
+    if size > LARGEST:
+        what = f"a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
+    elif commit.expected + len(commit.records) > MAX_RECORDS:
+        what = f"its journal has as many records as SQLite can hold ({MAX_RECORDS:,})"
+    else:
+        return None
+    return TooLarge(f"run {commit.run_id!r}: {what}")
 
 
 def append_many(cursor: sqlite3.Cursor, plain: Sequence[tuple[Any, ...]]) -> bool:
@@ -287,50 +297,6 @@ def add_clock(cursor: sqlite3.Cursor, boot: str, ahead: float, now: float) -> No
     for (row_id,) in cursor.execute(SQL["LONG_LEASES"], (latest,)).fetchall():
         cursor.execute(SQL["SHORTEN_LEASE"], (latest, row_id))
         set_checksum(cursor, row_id)
-
-
-def ready_heads(
-    cursor: sqlite3.Cursor,
-    graphs: Iterable[str],
-    now: tuple[float, float],
-    limit: int,
-    undamaged: Callable[[Sequence[Any]], list[RunHead]],
-) -> list[RunHead]:
-    """The heads of runs that are ready, of each graph the most urgent and at most `limit`.
-
-    `now` is the time by which runs are due, and that by which leases expire. It goes from priority to priority, as
-    only the runs of one priority are in the order of `due`. Most graphs have few priorities; where there are many,
-    the rest is searched at once. `undamaged` gives the heads of rows but for the damaged ones.
-    """
-    found: list[RunHead] = []
-
-    def take(statement: str, graph: str, priority: float, wanted: int) -> int:
-        """Add what a statement finds, and return how many heads that were. Damaged rows are made up for by more."""
-        count = 0
-        offset = 0
-        while count < wanted:
-            asked = wanted - count
-            rows = cursor.execute(SQL[statement], (graph, priority, *now, asked, offset)).fetchall()
-            sound = undamaged(rows)
-            found.extend(sound)
-            count += len(sound)
-            offset += len(rows)
-            if len(rows) < asked:
-                break
-        return count
-
-    for graph in graphs:
-        wanted = limit
-        above = ABOVE_ALL_PRIORITIES
-        for _ in range(MAX_PRIORITIES):
-            next_priority = cursor.execute(SQL["NEXT_PRIORITY"], (graph, above)).fetchone()
-            if next_priority is None or wanted <= 0:
-                break
-            (above,) = next_priority
-            wanted -= take("READY", graph, above, wanted)
-        else:
-            take("READY_BELOW", graph, above, wanted)
-    return found
 
 
 def _tags(run_id: str, stored: Any) -> tuple[str, ...]:

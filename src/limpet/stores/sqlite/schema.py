@@ -26,7 +26,7 @@ FIRST_CHECKSUMS = 3
 """The schema from which on heads that change get a checksum, in the column "sum"."""
 
 CHECKSUMS_FOR_ALL = 4
-"""The schema from which on every head has one, in "checksum". It covers "dropped", too."""
+"""The schema from which on every head has one, in "checksum" and later "head_checksum". It covers "dropped", too."""
 
 VERSION_BEFORE_POSTS = 6
 
@@ -36,7 +36,14 @@ COLUMNS_BEFORE_POSTS = (
 )
 """What the checksum of a head covered up to then, in order."""
 
-VERSION = 7
+VERSION_BEFORE_QUEUES = 7
+
+COLUMNS_BEFORE_QUEUES = (
+    "id, run_id, graph, status, sequence, snapshot, fence, created, updated, holder, lease_until, tags, parent, "
+    "note, crashes, due, priority, posted, taken, output, node, error, waits_for"
+)
+
+VERSION = 8
 """The number of the newest migration. Stated here too, so that a file that has it is opened without reading them."""
 
 
@@ -87,10 +94,10 @@ def _damaged_heads(cursor: sqlite3.Cursor, version: int) -> set[int]:
     """The row ids of the heads that their checksum, as an earlier schema has it, shows to be damaged."""
     if version < FIRST_CHECKSUMS:
         return set()
-    if version > VERSION_BEFORE_POSTS:
+    if version > VERSION_BEFORE_QUEUES:
         rows = cursor.execute(SQL["HEAD"]).fetchall()
         return {row[0] for row in rows if row[-1] != checksum(row, row[-2])}
-    columns = COLUMNS_BEFORE_POSTS
+    columns = COLUMNS_BEFORE_POSTS if version <= VERSION_BEFORE_POSTS else COLUMNS_BEFORE_QUEUES
     if version < CHECKSUMS_FOR_ALL:
         columns = f"{columns}, sum"
     else:

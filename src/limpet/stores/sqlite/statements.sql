@@ -11,7 +11,7 @@ SELECT id, run_id, graph, status,
         WHERE records.id BETWEEN runs.id << 32 AND (runs.id << 32) + 0xFFFFFFFF ORDER BY records.id DESC LIMIT 1
     ), 0)),
     snapshot, fence, created, updated, holder, lease_until, tags, parent, note, crashes, due, priority,
-    posted, taken, output, node, error, waits_for, dropped, sequence, checksum
+    posted, taken, output, node, error, waits_for, plan, queue, dropped, sequence, head_checksum
 FROM runs
 
 -- name: FIND
@@ -23,17 +23,30 @@ FROM runs
 -- name: UNHELD
 (lease_until IS NULL OR lease_until <= ?)
 
+-- name: NEXT_LANE
+-- The lane after this one, of runs that are due at some time: one step in the index, however many runs a lane has.
+-- As bytes, so that names that damage has made unreadable are passed over, too. What it turned into bytes is skipped.
+SELECT CAST(queue AS BLOB), CAST(graph AS BLOB), CAST(plan AS BLOB) FROM runs INDEXED BY runs_by_urgency
+WHERE due IS NOT NULL AND (queue, graph, plan) > (CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT))
+AND typeof(queue) = 'text' AND typeof(graph) = 'text' AND typeof(plan) = 'text'
+ORDER BY queue, graph, plan LIMIT 1
+
+-- name: LANE
+queue = ? AND graph = ? AND plan = ?
+
 -- name: NEXT_PRIORITY
--- The highest priority below this one that any run of the graph has which is due at some time.
-SELECT priority FROM runs WHERE graph = ? AND due IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
+-- The highest priority below this one that any run of the lane has which is due at some time.
+SELECT priority FROM runs INDEXED BY runs_by_urgency
+WHERE {LANE} AND due IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
 
 -- name: READY
--- Within one graph and one priority the index has the runs in order, so no more of them are read than are wanted.
-{HEAD} WHERE graph = ? AND priority = ? AND due <= ? AND {UNHELD} ORDER BY due, created, run_id LIMIT ? OFFSET ?
+-- Within one lane and one priority the index has the runs in order, so no more of them are read than are wanted.
+{HEAD} INDEXED BY runs_by_urgency WHERE {LANE} AND priority = ? AND due <= ? AND {UNHELD}
+ORDER BY due, created, run_id LIMIT ? OFFSET ?
 
 -- name: READY_BELOW
--- The same for all priorities below this one. Reads all runs of the graph that are due at some time.
-{HEAD} WHERE graph = ? AND priority < ? AND due <= ? AND {UNHELD}
+-- The same for all priorities below this one. Reads all runs of the lane that are due at some time.
+{HEAD} INDEXED BY runs_by_urgency WHERE {LANE} AND priority < ? AND due <= ? AND {UNHELD}
 ORDER BY priority DESC, due, created, run_id LIMIT ? OFFSET ?
 
 -- name: CLOCK
@@ -54,8 +67,8 @@ SELECT id & 0xFFFFFFFF, data FROM records WHERE id BETWEEN ? AND ? ORDER BY id
 -- name: CREATE
 INSERT INTO runs
     (run_id, graph, status, snapshot, fence, created, updated, holder, lease_until, tags, parent, note,
-    due, priority, node, error, waits_for)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
+    due, priority, node, error, waits_for, plan, queue)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (run_id) DO NOTHING
 
 -- name: INSERT_RECORD
 INSERT INTO records (id, data) VALUES (?, ?)
@@ -82,7 +95,7 @@ WHERE EXISTS (SELECT 1 FROM runs WHERE id = run AND fence = by_fence AND posted 
 AND EXISTS (SELECT 1 FROM records WHERE id = before)
 
 -- name: SET_CHECKSUM
-UPDATE runs SET sequence = ?, checksum = ? WHERE id = ?
+UPDATE runs SET sequence = ?, head_checksum = ? WHERE id = ?
 
 -- name: SET_DROPPED
 UPDATE runs SET dropped = ? WHERE id = ?

@@ -31,7 +31,6 @@ from limpet.errors import (
     RunNotFound,
     StoreError,
     StoreUnavailable,
-    TooLarge,
     UsageError,
 )
 from limpet.journal.run_filter import RunFilter
@@ -42,6 +41,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     Level,
     NewRun,
@@ -54,9 +54,11 @@ from limpet.stores import heads
 from limpet.stores.lease_clock import own_lease_clock
 from limpet.stores.sqlite.connections import Connections, checked_path
 from limpet.stores.sqlite.documents import delete_document, find_document, find_documents, put_document
+from limpet.stores.sqlite.lanes import all_lanes, ready_heads
 from limpet.stores.sqlite.lists import listed_rows
 from limpet.stores.sqlite.posts import add_output, add_post, has_key, read_output, take_posts, waiting_posts
 from limpet.stores.sqlite.rows import (
+    LARGEST,
     MAX_RECORDS,
     append_many,
     change_head,
@@ -68,21 +70,18 @@ from limpet.stores.sqlite.rows import (
     listed_head_of,
     placeholders,
     read_tail,
-    ready_heads,
     record_id,
     rows_of,
     set_checksum,
     shared_lease_clock,
     sound_head_of,
+    too_large,
     update_of,
 )
 from limpet.stores.statements import statements_of
 
 MAX_CACHED_ROW_IDS = 10_000
 """Runs whose row ids are kept in memory. A row id is never used for another run, so it can't get stale."""
-
-LARGEST = 999_999_000
-"""Bytes of the largest record: SQLite's limit for a row, less what the row's other columns may need."""
 
 SQL = statements_of("sqlite")
 
@@ -179,6 +178,11 @@ class SQLiteStore:
 
         return self._connections.write(work)
 
+    def are_valid(self, leases: Sequence[Lease]) -> builtins.list[bool]:
+        now = self._lease_clock()
+        found = self.heads([lease.run_id for lease in leases])
+        return [heads.is_valid(lease, head, now) for lease, head in zip(leases, found, strict=True)]
+
     def release(self, lease: Lease) -> None:
         def work(cursor: sqlite3.Cursor) -> None:
             with suppress(RunNotFound):
@@ -237,12 +241,14 @@ class SQLiteStore:
     def delete_document(self, name: str, version: int) -> bool:
         return self._connections.write(lambda cursor: delete_document(cursor, name, version))
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        now = self.clock()
+    def lanes(self) -> Sequence[Lane]:
+        return self._connections.read(all_lanes)
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
+        now = (self.clock(), self._lease_clock())
+        wanted = dict.fromkeys(lanes)
         found = self._connections.read(
-            lambda cursor: ready_heads(
-                cursor, dict.fromkeys(graphs), (now, self._lease_clock()), limit, self._undamaged
-            )
+            lambda cursor: ready_heads(cursor, wanted, now, limit, self._undamaged)
         )
         return heads.most_urgent_first(found)[:limit]
 
@@ -377,7 +383,7 @@ class SQLiteStore:
             row_id, head = self._find(cursor, commit.run_id)
         except StoreError as missing:
             return missing
-        refused = heads.refusal(commit, head, self._lease_clock()) or _too_large(commit)
+        refused = heads.refusal(commit, head, self._lease_clock()) or too_large(commit)
         if refused is not None:
             return refused
         applied = heads.apply(head, commit, self.clock())
@@ -435,14 +441,3 @@ class SQLiteStore:
 
             getLogger("limpet.stores").warning("%s: the head of run %r is damaged", self.path, head.run_id)
         return head
-
-
-def _too_large(commit: Commit) -> TooLarge | None:
-    size = max(map(len, commit.records), default=0)
-    if size > LARGEST:
-        what = f"a record of {size:,} bytes is more than SQLite can hold ({LARGEST:,})"
-    elif commit.expected + len(commit.records) > MAX_RECORDS:
-        what = f"its journal has as many records as SQLite can hold ({MAX_RECORDS:,})"
-    else:
-        return None
-    return TooLarge(f"run {commit.run_id!r}: {what}")

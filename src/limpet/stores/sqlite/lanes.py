@@ -1,0 +1,73 @@
+"""The lanes in which runs wait for workers, and the runs of a lane that are ready, read from the index of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from limpet.journal.store import Lane, RunHead
+from limpet.stores.statements import statements_of
+
+MAX_PRIORITIES = 32
+"""How many priorities of a lane are searched one by one for runs that are ready."""
+
+ABOVE_ALL_PRIORITIES = 1e19
+"""More than a column holds."""
+
+SQL = statements_of("sqlite")
+
+
+def all_lanes(cursor: sqlite3.Cursor) -> list[Lane]:
+    """The lanes of all runs that have a due time."""
+    found = []
+    names: tuple[bytes, bytes, bytes] | None = (b"", b"", b"")
+    while (names := cursor.execute(SQL["NEXT_LANE"], names).fetchone()) is not None:
+        with suppress(UnicodeDecodeError):  # damage, which `list` shows
+            found.append(Lane._make(name.decode() for name in names))
+    return found
+
+
+def ready_heads(
+    cursor: sqlite3.Cursor,
+    lanes: Iterable[Lane],
+    now: tuple[float, float],
+    limit: int,
+    undamaged: Callable[[Sequence[Any]], list[RunHead]],
+) -> list[RunHead]:
+    """The heads of runs that are ready, of each lane the most urgent and at most `limit`.
+
+    `now` is the time by which runs are due, and that by which leases expire. It goes from priority to priority, as
+    only the runs of one priority are in the order of `due`. Most lanes have few priorities; where there are many,
+    the rest is searched at once. `undamaged` gives the heads of rows but for the damaged ones.
+    """
+    found: list[RunHead] = []
+
+    def take(statement: str, lane: Lane, priority: float, wanted: int) -> int:
+        """Add what a statement finds, and return how many heads that were. Damaged rows are made up for by more."""
+        count = 0
+        offset = 0
+        while count < wanted:
+            asked = wanted - count
+            rows = cursor.execute(SQL[statement], (*lane, priority, *now, asked, offset)).fetchall()
+            sound = undamaged(rows)
+            found.extend(sound)
+            count += len(sound)
+            offset += len(rows)
+            if len(rows) < asked:
+                break
+        return count
+
+    for lane in lanes:
+        wanted = limit
+        above = ABOVE_ALL_PRIORITIES
+        for _ in range(MAX_PRIORITIES):
+            next_priority = cursor.execute(SQL["NEXT_PRIORITY"], (*lane, above)).fetchone()
+            if next_priority is None or wanted <= 0:
+                break
+            (above,) = next_priority
+            wanted -= take("READY", lane, above, wanted)
+        else:
+            take("READY_BELOW", lane, above, wanted)
+    return found
