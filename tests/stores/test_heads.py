@@ -20,6 +20,7 @@ from limpet.journal.store import (
     RUNNING,
     Commit,
     Labels,
+    Lane,
     Lease,
     NewRun,
     PostsWaiting,
@@ -139,12 +140,14 @@ def test_a_lost_lease_releases_nothing() -> None:
     assert heads.release(HELD, Lease("r", 3, 100.0)) is None
 
 
-@pytest.mark.parametrize(("due", "then"), [(None, 50.0), (80.0, 50.0), (20.0, 20.0)])
+@pytest.mark.parametrize(("due", "then"), [(None, 10.0), (80.0, 10.0), (20.0, 10.0), (5.0, 5.0)])
 @pytest.mark.parametrize("status", [RUNNING, PAUSED])
 def test_a_post_is_counted_and_makes_a_run_due(status: str, due: float | None, then: float) -> None:
-    """H10: at once, unless it was due before."""
+    """H10, H18: as if it had been since its creation, unless it was due before."""
     before = HELD._replace(status=status, due=due)
     assert heads.post(heads.post(before, 50.0), 60.0) == before._replace(posted=2, due=then)
+    if then == before.created:  # the clock was set back since
+        assert heads.post(before, 7.0).due == 7.0
 
 
 @pytest.mark.parametrize("status", [FAILED, CANCELLED])
@@ -356,15 +359,17 @@ def test_lists_are_newest_first_and_limited() -> None:
     assert [head.run_id for head in heads.newest_first(runs, RunFilter(limit=2))] == ["c", "b"]
 
 
-def test_a_run_is_ready_when_due_free_and_of_a_known_graph() -> None:
-    """H9."""
-    assert heads.is_ready(FREE, ["g"], 50.0)
-    assert heads.is_ready(FREE._replace(due=50.0), ["g"], 50.0)
-    assert not heads.is_ready(FREE._replace(due=50.1), ["g"], 50.0)
-    assert not heads.is_ready(FREE._replace(due=None), ["g"], 50.0)
-    assert not heads.is_ready(FREE, ["h"], 50.0)
-    assert not heads.is_ready(HELD, ["g"], 50.0)
-    assert heads.is_ready(HELD, ["g"], 100.0)
+def test_a_run_is_ready_when_due_free_and_in_a_known_lane() -> None:
+    """H9, H18."""
+    lanes = [Lane("default", "g", "")]
+    assert heads.is_ready(FREE, lanes, 50.0)
+    assert heads.is_ready(FREE._replace(due=50.0), lanes, 50.0)
+    assert not heads.is_ready(FREE._replace(due=50.1), lanes, 50.0)
+    assert not heads.is_ready(FREE._replace(due=None), lanes, 50.0)
+    for other in (Lane("default", "h", ""), Lane("gpu", "g", ""), Lane("default", "g", "p")):
+        assert not heads.is_ready(FREE, [other], 50.0)
+    assert not heads.is_ready(HELD, lanes, 50.0)
+    assert heads.is_ready(HELD, lanes, 100.0)
 
 
 def test_the_most_urgent_run_comes_first() -> None:

@@ -52,14 +52,15 @@ def test_a_request_to_cancel_in_an_older_directory_becomes_a_post(path: Path) ->
         assert not store.post("asked to stop", "cancel", b"again")
 
 
-def test_an_older_directory_is_marked_when_it_is_opened(path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_directory_is_marked_when_it_is_opened(path: Path, version: int) -> None:
     """D10: an earlier version, which can't read what is written from then on, refuses it."""
-    shutil.copytree(DATA / "files_1", path)
-    assert (path / "FORMAT").read_bytes() == b"limpet files 1\n"
+    shutil.copytree(DATA / f"files_{version}", path)
+    assert (path / "FORMAT").read_bytes() == f"limpet files {version}\n".encode()
     for _ in range(2):
         with closing(FileStore(path)) as store:
             assert store.head("waits").posted == 0
-        assert (path / "FORMAT").read_bytes() == b"limpet files 2\n"
+        assert (path / "FORMAT").read_bytes() == b"limpet files 3\n"
 
 
 def test_a_run_without_posts_or_output_has_no_files_for_them(path: Path) -> None:

@@ -18,6 +18,7 @@ from limpet.errors import Conflict, RunNotFound, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, Commit, Lane, Level, NewRun, Store
 from limpet.stores.sqlite import connections as sqlite_connections
+from limpet.stores.sqlite import rows as sqlite_rows
 from limpet.stores.sqlite import store as sqlite_store
 from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.errors import is_busy
@@ -189,7 +190,8 @@ def test_a_file_that_stays_locked_is_named(path: Path) -> None:
 def test_a_record_too_large_for_sqlite_refuses_its_own_commit_only(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_store, "LARGEST", 1000)
+    for module in (sqlite_store, sqlite_rows):
+        monkeypatch.setattr(module, "LARGEST", 1000)
     with closing(SQLiteStore(path)) as store:
         for run_id in ("large", "small"):
             store.create(NewRun(run_id, "g", [b"1"], holder="ann"))

@@ -22,10 +22,13 @@ SQL = statements_of("sqlite")
 def all_lanes(cursor: sqlite3.Cursor) -> list[Lane]:
     """The lanes of all runs that have a due time."""
     found = []
-    names: tuple[bytes, bytes, bytes] | None = (b"", b"", b"")
-    while (names := cursor.execute(SQL["NEXT_LANE"], names).fetchone()) is not None:
+    first = (b"", b"", b"")
+    while (names := cursor.execute(SQL["NEXT_LANE"], first).fetchone()) is not None:
         with suppress(UnicodeDecodeError):  # damage, which `list` shows
             found.append(Lane._make(name.decode() for name in names))
+        queue, graph, plan = names
+        # "Behind this lane" would have SQLite read all of its runs. This is the first name that can follow it.
+        first = (queue, graph, plan + b"\0")
     return found
 
 

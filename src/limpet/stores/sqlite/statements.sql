@@ -24,10 +24,12 @@ FROM runs
 (lease_until IS NULL OR lease_until <= ?)
 
 -- name: NEXT_LANE
--- The lane after this one, of runs that are due at some time: one step in the index, however many runs a lane has.
--- As bytes, so that names that damage has made unreadable are passed over, too. What it turned into bytes is skipped.
+-- The first lane from this one on, of runs that are due at some time: one step in the index, however many runs a lane
+-- has. As bytes, so that names that damage has made unreadable are passed over, too. What it turned into bytes is
+-- skipped. A sum of texts has no affinity: with that of a CAST, SQLite would use the first column of the index only.
 SELECT CAST(queue AS BLOB), CAST(graph AS BLOB), CAST(plan AS BLOB) FROM runs INDEXED BY runs_by_urgency
-WHERE due IS NOT NULL AND (queue, graph, plan) > (CAST(? AS TEXT), CAST(? AS TEXT), CAST(? AS TEXT))
+WHERE due IS NOT NULL
+AND (queue, graph, plan) >= (CAST(? AS TEXT) || '', CAST(? AS TEXT) || '', CAST(? AS TEXT) || '')
 AND typeof(queue) = 'text' AND typeof(graph) = 'text' AND typeof(plan) = 'text'
 ORDER BY queue, graph, plan LIMIT 1
 
