@@ -13,7 +13,18 @@ import pytest
 from limpet.errors import Conflict, LimpetError, RunNotFound, StoreUnavailable, TooLarge, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Commit, Lease, Level, NewRun, Post, PostsWaiting, Store
+from limpet.journal.store import (
+    COMPLETED,
+    Commit,
+    Labels,
+    Lane,
+    Lease,
+    Level,
+    NewRun,
+    Post,
+    PostsWaiting,
+    Store,
+)
 from limpet.testing.conformance import StoreConformance
 from limpet.testing.conformance.store_calls import ready_runs
 from support.postgres import Server, ServerClock, needed, new_schema
@@ -116,7 +127,9 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
         ("INBOX", ("r",)),
         ("READ_OUTPUT", (0, 10, "r")),
         ("FIND_DOCUMENT", ("d",)),
-        ("READY", {"graphs": ["g"], "limit": 10}),
+        ("READY", {"queues": ["q"], "graphs": ["g"], "plans": ["p"], "limit": 10}),
+        ("LANES", ()),
+        ("ARE_VALID", (["r"] * 9, [1] * 9)),
     ):
         statement = sql[name]
         for number in range(1, 5):
@@ -124,7 +137,7 @@ def test_a_statement_looks_up_the_runs_it_needs_and_no_others(open_store: OpenSt
         plan = "\n".join(row[0] for row in query(store, "EXPLAIN " + statement, values))
         assert "Seq Scan" not in plan
         assert "runs_pkey on runs\n" not in plan.replace("runs_1", "")
-        assert ("runs_by_urgency" in plan) == (name == "READY")
+        assert ("runs_by_lane" in plan) == (name in ("READY", "LANES"))
 
 
 def test_large_and_small_commits_of_one_call(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,6 +240,43 @@ def test_a_request_to_cancel_of_before_becomes_a_post(
     assert {head.run_id for head in ready_runs(store, ["g"], 9)} == {"held", "asks"}
     rows = query(store, "SELECT run_id FROM limpet_runs WHERE cancel_requested ORDER BY run_id")
     assert rows == [("asks",), ("broken",), ("held",)]
+
+
+def test_runs_of_before_queues_are_in_the_default_queue(
+    open_store: OpenStore, postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """D10, H18: and a process of the version before can go on with its runs."""
+    from limpet.stores.postgres import schema as postgres_schema
+
+    known = postgres_schema.migrations()
+    with monkeypatch.context() as patch:
+        patch.setattr(postgres_schema, "migrations", lambda: known[:5])
+        open_store().close()
+    name = database.partition("?")[0].rpartition("/")[2]
+    for run_id, status, due, holder in (
+        ("queued", "running", "0", "NULL"),
+        ("held", "running", "0", "'ann'"),
+        ("later", "running", "1e12", "NULL"),
+        ("asks", "paused", "NULL", "NULL"),
+    ):
+        postgres.sql(
+            "INSERT INTO limpet.runs (run_id, graph, status, snapshot, created, updated, tags, note, mark, due,"
+            f" holder, lease_until) VALUES ('{run_id}', 'g', '{status}', 0, 7, 8, '{{}}', '', 1, {due}, {holder}, 1e12)",
+            "UPDATE limpet.runs SET lease_until = NULL WHERE holder IS NULL",
+            database=name,
+        )
+    store = open_store()
+    heads = {head.run_id: head for head in store.list(RunFilter(queue="default", plan=""))}
+    assert set(heads) == {"queued", "held", "later", "asks"}
+    assert store.lanes() == [Lane("default", "g", "")]
+    assert store.ready(store.lanes(), 9) == [heads["queued"]]
+    labels = Labels("n", "", "", "p1")
+    assert store.append([Commit("held", 1, 0, [b"1"], status="running", due=0.0, labels=labels)]) == [None]
+    as_before = "'held', 1, 1, '{2}', 0, 'running', '', false, 0, false, 'm', '', '', 5, 9, false"
+    assert query(store, f"SELECT accepted FROM limpet.apply_commit({as_before})") == [(True,)]
+    head = store.head("held")
+    assert (head.due, head.labels, head.queue) == (5.0, Labels("m", "", "", "p1"), "default")
+    assert set(store.lanes()) == {Lane("default", "g", ""), Lane("default", "g", "p1")}
 
 
 def test_a_migration_that_fails_leaves_nothing_behind(

@@ -43,6 +43,8 @@ def _conditions(which: RunFilter, status: str | None) -> tuple[list[str], list[A
     for condition, value in (
         ("status = %s", status),
         ("graph = %s", which.graph),
+        ("queue = %s", which.queue),
+        ("plan = %s", which.plan),
         ("parent = %s", which.parent),
         ("node = %s", which.node),
         ("error = %s", which.error),

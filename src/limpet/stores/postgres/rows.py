@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from limpet.journal.store import Commit, NewRun, RunHead
+from limpet.journal.store import Commit, Lane, NewRun, RunHead
 from limpet.stores.statements import statements_of
 
 SQL = {name: statement.encode() for name, statement in statements_of("postgres").items()}
@@ -13,7 +13,7 @@ SQL = {name: statement.encode() for name, statement in statements_of("postgres")
 LARGEST_NUMBER = 2**62
 """Fences and sequence numbers beyond this are never given out; a `bigint` holds them, and what is added to them."""
 
-UNCHANGED_LABELS = (None, None, None)
+UNCHANGED_LABELS = (None, None, None, None)
 
 _TAGS = RunHead._fields.index("tags")
 
@@ -36,11 +36,12 @@ def create_values(run: NewRun, mark: int) -> tuple[Any, ...]:
         list(run.tags),
         run.parent,
         run.note,
-        run.due,
         run.priority,
         *run.labels,
+        run.queue,
         mark,
         run.holder,
+        run.due,
         list(run.records),
     )
 
@@ -92,6 +93,15 @@ def _changes_of(commit: Commit) -> tuple[Any, ...]:
         *(commit.labels or UNCHANGED_LABELS),
         commit.due,
     )
+
+
+def lanes_values(lanes: Sequence[Lane]) -> dict[str, Any]:
+    """The parameters of `READY` that name lanes: a list for each column."""
+    return {
+        "queues": [lane.queue for lane in lanes],
+        "graphs": [lane.graph for lane in lanes],
+        "plans": [lane.plan for lane in lanes],
+    }
 
 
 def within_bigint(number: int) -> int:

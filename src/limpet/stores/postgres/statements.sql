@@ -5,7 +5,8 @@
 
 -- name: COLUMNS
 run_id, graph, status, sequence, snapshot, fence, created, updated,
-holder, lease_until, tags, parent, note, crashes, due, priority, posted, taken, output, node, error, waits_for
+holder, lease_until, tags, parent, note, crashes, due, priority, posted, taken, output, node, error, waits_for,
+plan, queue
 
 -- name: HEAD
 SELECT {COLUMNS} FROM heads
@@ -16,25 +17,45 @@ SELECT clock(), {COLUMNS} FROM heads WHERE run_id = %s
 -- name: FIND_MANY
 SELECT {COLUMNS} FROM unnest(%s::text[]) AS asked (wanted), LATERAL (SELECT * FROM heads WHERE run_id = wanted) AS found
 
+-- name: LANES
+-- From lane to lane: the index is searched once for each, however many runs it has.
+WITH RECURSIVE lane AS (
+    (SELECT queue, graph, plan FROM runs WHERE due IS NOT NULL ORDER BY queue, graph, plan LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM lane, LATERAL (
+        SELECT queue, graph, plan FROM runs
+        WHERE due IS NOT NULL AND (runs.queue, runs.graph, runs.plan) > (lane.queue, lane.graph, lane.plan)
+        ORDER BY queue, graph, plan LIMIT 1
+    ) AS next
+)
+SELECT queue, graph, plan FROM lane
+
 -- name: DUE
--- Runs of one graph that are ready, as of one moment.
-graph = level.graph AND due <= now.server_time AND (lease_until IS NULL OR lease_until <= now.server_time)
+-- Runs of one lane that are ready, as of one moment.
+runs.queue = level.queue AND runs.graph = level.graph AND runs.plan = level.plan
+AND due <= now.server_time AND (lease_until IS NULL OR lease_until <= now.server_time)
 
 -- name: READY
--- From priority to priority of each graph, because the index has the runs of one priority in the order of "due": so no
--- more of them are read than are wanted. Most graphs have few priorities; after 32 of them the rest is searched at once.
+-- From priority to priority of each lane, because the index has the runs of one priority in the order of "due": so no
+-- more of them are read than are wanted. Most lanes have few priorities; after 32 of them the rest is searched at once.
 WITH RECURSIVE now AS MATERIALIZED (SELECT clock() AS server_time), asked AS (
-    SELECT %(graphs)s::text[] AS graphs, %(limit)s::bigint AS wanted
+    SELECT %(queues)s::text[] AS queues, %(graphs)s::text[] AS graphs, %(plans)s::text[] AS plans,
+        %(limit)s::bigint AS wanted
+), lane AS (
+    SELECT DISTINCT queue COLLATE "C" AS queue, graph COLLATE "C" AS graph, plan COLLATE "C" AS plan
+    FROM asked, unnest(queues, graphs, plans) AS each (queue, graph, plan)
 ), level AS (
-    SELECT graph, 1 AS number, priority
-    FROM (SELECT DISTINCT graph COLLATE "C" AS graph FROM asked, unnest(graphs) AS graph) AS each, LATERAL (
+    SELECT lane.*, 1 AS number, priority FROM lane, LATERAL (
         SELECT priority FROM runs
-        WHERE runs.graph = each.graph AND due IS NOT NULL ORDER BY priority DESC LIMIT 1
+        WHERE runs.queue = lane.queue AND runs.graph = lane.graph AND runs.plan = lane.plan AND due IS NOT NULL
+        ORDER BY priority DESC LIMIT 1
     ) AS highest
     UNION ALL
-    SELECT graph, number + 1, next.priority FROM level, LATERAL (
+    SELECT queue, graph, plan, number + 1, next.priority FROM level, LATERAL (
         SELECT priority FROM runs
-        WHERE runs.graph = level.graph AND due IS NOT NULL AND priority < level.priority ORDER BY priority DESC LIMIT 1
+        WHERE runs.queue = level.queue AND runs.graph = level.graph AND runs.plan = level.plan AND due IS NOT NULL
+            AND priority < level.priority
+        ORDER BY priority DESC LIMIT 1
     ) AS next WHERE number < 32
 )
 SELECT {COLUMNS} FROM (
@@ -58,19 +79,21 @@ SELECT NULL::bigint, NULL::bytea, {COLUMNS} FROM head
 UNION ALL
 SELECT records.sequence, records.data,
     NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-    NULL, NULL, NULL
+    NULL, NULL, NULL, NULL, NULL
 FROM head JOIN records ON records.run = head.id
 WHERE records.sequence BETWEEN coalesce(%s::bigint, head.snapshot) AND coalesce(%s::bigint, head.sequence)
 
 -- name: CREATE
+-- `create` of stores/heads.py, with `first_due`.
 WITH run AS (
     INSERT INTO runs
         (run_id, graph, status, snapshot, created, updated, holder, lease_until, tags, parent, note, due, priority,
-        node, error, waits_for, mark)
+        node, error, waits_for, plan, queue, mark)
     SELECT %s, %s, %s, %s, server_time, server_time, holder,
         CASE WHEN holder IS NULL THEN NULL ELSE server_time + %s END,
-        %s::text[], %s, %b, %s, %s, %s, %s, %s, %s
-    FROM (SELECT clock() AS server_time, %s::text AS holder) AS now
+        %s::text[], %s, %b, CASE WHEN holder IS NULL AND due = 0 THEN server_time ELSE due END, %s,
+        %s, %s, %s, %s, %s, %s
+    FROM (SELECT clock() AS server_time, %s::text AS holder, %s::double precision AS due) AS now
     ON CONFLICT (run_id) DO NOTHING RETURNING id, lease_until
 ), journal AS (
     INSERT INTO records (run, sequence, fence, data)
@@ -115,11 +138,12 @@ RETURNING (SELECT run_id FROM runs WHERE id = run)
 accepted, server_time, (head).run_id, (head).graph, (head).status, (head).sequence, (head).snapshot, (head).fence,
 (head).created, (head).updated, (head).holder, (head).lease_until, (head).tags, (head).parent, (head).note,
 (head).crashes, (head).due, (head).priority, (head).posted, (head).taken, (head).output, (head).node, (head).error,
-(head).waits_for
+(head).waits_for, (head).plan, (head).queue
 
 -- name: APPLY_COMMIT
 SELECT {ANSWER} FROM apply_commit(
-    %s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s, %s, %s, %s, %s
+    %s, %s, %s, %b::bytea[], %s, %s, %b, %s, %s, %s, %s, %s, %s, new_plan => %s, new_due => %s, new_mark => %s,
+    again => %s
 )
 
 -- name: APPLY_COMMITS
@@ -128,15 +152,16 @@ SELECT {ANSWER} FROM apply_commit(
 SELECT number, {ANSWER}
 FROM unnest(
     %b::text[], %b::bigint[], %b::bigint[], %b::int[], %b::int[], %b::bigint[], %b::text[], %b::bytea[],
-    %b::bool[], %b::bigint[], %b::bool[], %b::text[], %b::text[], %b::text[], %b::float8[], %b::bigint[]
+    %b::bool[], %b::bigint[], %b::bool[], %b::text[], %b::text[], %b::text[], %b::text[], %b::float8[],
+    %b::bigint[]
 ) WITH ORDINALITY AS sent (
     run_id, fence, expected, low, high, snapshot, status, note, purge, takes, ignores_posts, node, error, waits_for,
-    due, mark, number
+    plan, due, mark, number
 ),
 (SELECT %b::bytea[] AS records, %s::bool AS again) AS common,
 LATERAL apply_commit(
     run_id, fence, expected, records[low:high], snapshot, status, note, purge, takes, ignores_posts, node, error,
-    waits_for, due, mark, again
+    waits_for, due, mark, again, plan
 )
 
 -- name: CLAIM
@@ -163,6 +188,12 @@ WITH mine AS (
     WHERE id IN (SELECT id FROM mine) RETURNING id, posted > taken AS posts_wait
 )
 SELECT mine.number, renewed.posts_wait FROM mine JOIN renewed USING (id)
+
+-- name: ARE_VALID
+-- The numbers of those for which `is_valid` of stores/heads.py is true.
+SELECT number FROM (SELECT clock() AS server_time) AS now,
+unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS sent (of_run, by_fence, number),
+LATERAL (SELECT 1 FROM runs WHERE run_id = of_run AND fence = by_fence AND lease_until > server_time) AS run
 
 -- name: RELEASE
 -- `release` of stores/heads.py.

@@ -28,6 +28,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     Level,
     NewRun,
@@ -43,7 +44,14 @@ from limpet.stores.postgres.append import Batch, append_one, is_plain, outcome_o
 from limpet.stores.postgres.connections import Connections, Cursor
 from limpet.stores.postgres.listener import Listener
 from limpet.stores.postgres.lists import listed
-from limpet.stores.postgres.rows import SQL, commit_values, create_values, head_of, within_bigint
+from limpet.stores.postgres.rows import (
+    SQL,
+    commit_values,
+    create_values,
+    head_of,
+    lanes_values,
+    within_bigint,
+)
 from limpet.stores.postgres.schema import migrate
 
 PLANNER = {
@@ -202,6 +210,12 @@ class PostgresStore:
             answers[place] = posts_wait
         return answers
 
+    def are_valid(self, leases: Sequence[Lease]) -> builtins.list[bool]:
+        values = ([lease.run_id for lease in leases], [within_bigint(lease.fence) for lease in leases])
+        rows = self._connections.use(lambda cursor, _: cursor.execute(SQL["ARE_VALID"], values).fetchall())
+        valid = {number for (number,) in rows}
+        return [number in valid for number in range(1, len(leases) + 1)]
+
     def release(self, lease: Lease) -> None:
         values = (lease.run_id, within_bigint(lease.fence))
         self._connections.use(lambda cursor, _: cursor.execute(SQL["RELEASE"], values))
@@ -241,8 +255,12 @@ class PostgresStore:
     def list(self, which: RunFilter) -> list[RunHead]:
         return self._connections.use(lambda cursor, _: listed(cursor, which), attempts=1)
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        values = {"graphs": [*graphs], "limit": limit}
+    def lanes(self) -> Sequence[Lane]:
+        rows = self._connections.use(lambda cursor, _: cursor.execute(SQL["LANES"]).fetchall())
+        return [Lane(*row) for row in rows]
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
+        values = lanes_values(lanes) | {"limit": limit}
         rows = self._connections.use(lambda cursor, _: cursor.execute(SQL["READY"], values).fetchall())
         return [head_of(row) for row in rows]
 
