@@ -261,7 +261,8 @@ def test_runs_of_before_queues_are_in_the_default_queue(
     ):
         postgres.sql(
             "INSERT INTO limpet.runs (run_id, graph, status, snapshot, created, updated, tags, note, mark, due,"
-            f" holder, lease_until) VALUES ('{run_id}', 'g', '{status}', 0, 7, 8, '{{}}', '', 1, {due}, {holder}, 1e12)",
+            " holder, lease_until)"
+            f" VALUES ('{run_id}', 'g', '{status}', 0, 7, 8, '{{}}', '', 1, {due}, {holder}, 1e12)",
             "UPDATE limpet.runs SET lease_until = NULL WHERE holder IS NULL",
             database=name,
         )

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 
+from limpet.defaults import QUEUE
 from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import CANCEL
@@ -36,6 +37,8 @@ CHECKSUMMED_FIELDS: tuple[str, ...] = (
     "node",
     "error",
     "waits_for",
+    "plan",
+    "queue",
 )
 """The fields of a head that its checksum covers, in this order."""
 
@@ -58,10 +61,19 @@ OLDER_FIELDS = (
 CHECKSUMMED_BEFORE = {b"1": len(OLDER_FIELDS) - 2, b"2": len(OLDER_FIELDS)}
 """How many of them the checksum covers in an earlier format. The first had neither due time nor priority."""
 
+CHECKSUMMED_IN_FORMAT_3 = CHECKSUMMED_FIELDS.index("plan")
+"""How many of the present fields the checksum covers in a format that had no queues."""
+
+COVERED_BEFORE = {
+    **{version: OLDER_FIELDS[:count] for version, count in CHECKSUMMED_BEFORE.items()},
+    b"3": CHECKSUMMED_FIELDS[:CHECKSUMMED_IN_FORMAT_3],
+}
+"""The fields that the checksum covers, for each earlier format."""
+
 MAX_DIGITS = 15
 """Of a number of records that can be right."""
 
-FORMAT = b"3"
+FORMAT = b"4"
 
 CANCEL_BODY = encode({"kind": CANCEL})
 """The body of the post that a waiting signal becomes."""
@@ -73,7 +85,7 @@ def head_of(run_id: str, found: Sequence[bytes | None], length: int) -> RunHead:
     Raises `DamagedRecord` if it isn't what was written, or if records are missing, and `StoreUnavailable` if a newer
     Limpet wrote it.
     """
-    if found[0] in CHECKSUMMED_BEFORE:
+    if found[0] in COVERED_BEFORE:
         found = _brought_up_to_date(run_id, found)
     values = [value for value in found[: len(FIELDS)] if value is not None]
     if len(values) != len(FIELDS):
@@ -126,14 +138,16 @@ def _brought_up_to_date(run_id: str, found: Sequence[bytes | None]) -> list[byte
     """The fields of a head of an earlier format as it has them now; `lua/head.lua` does the same."""
     fields = dict(zip(FOUND_FIELDS, found, strict=True))
     version = fields["v"] or b""
-    covered = [fields[name] or b"" for name in OLDER_FIELDS[: CHECKSUMMED_BEFORE[version]]]
+    covered = [fields[name] or b"" for name in COVERED_BEFORE[version]]
     if checksum(covered) != fields["sum"]:
         raise _damaged(run_id, "its checksum doesn't match")
     status = fields["status"]
-    cancel_waits = fields[SIGNAL] != b"" and status != COMPLETED.encode()
-    posts = b"1" if cancel_waits else b"0"
-    fields |= {"v": FORMAT, "posted": posts, "waiting": posts, "output": b"0"}
-    fields |= {"node": b"", "error": b"", "waits_for": b""}
+    fields |= {"v": FORMAT, "plan": b"", "queue": QUEUE.encode()}
+    if version in CHECKSUMMED_BEFORE:
+        cancel_waits = fields[SIGNAL] != b"" and status != COMPLETED.encode()
+        posts = b"1" if cancel_waits else b"0"
+        fields |= {"posted": posts, "waiting": posts, "output": b"0"}
+        fields |= {"node": b"", "error": b"", "waits_for": b""}
     if version == b"1":
         fields |= {"due": b"=0" if status == RUNNING.encode() else b"", "priority": b"0"}
     fields["sum"] = checksum([fields[name] or b"" for name in CHECKSUMMED_FIELDS])
@@ -143,7 +157,7 @@ def _brought_up_to_date(run_id: str, found: Sequence[bytes | None]) -> list[byte
 def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
     _, run, graph, status, dropped, snapshot, fence, created, updated, *rest = values
     holder, until, tags, parent, note, crashes, due, priority, *rest = rest
-    posted, waiting, output, node, error, waits_for, _, sequence, _ = rest
+    posted, waiting, output, node, error, waits_for, plan, queue, _, sequence, _ = rest
     head = RunHead(
         run_id=run.decode(),
         graph=graph.decode(),
@@ -167,6 +181,8 @@ def _parsed(values: Sequence[bytes]) -> tuple[RunHead, int]:
         node=node.decode(),
         error=error.decode(),
         waits_for=waits_for.decode(),
+        plan=plan.decode(),
+        queue=queue.decode(),
     )
     return head, int(dropped)
 

@@ -12,9 +12,10 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
+from limpet.defaults import QUEUE
 from limpet.errors import DamagedRecord
 from limpet.journal.run_filter import LeaseState, RunFilter
-from limpet.journal.store import DAMAGED, ENDED, RunHead
+from limpet.journal.store import DAMAGED, ENDED, Lane, RunHead
 from limpet.stores.heads import matches, unreadable
 from limpet.stores.redis import scripts
 from limpet.stores.redis.script_calls import ScriptCalls
@@ -34,6 +35,8 @@ COST_OF_ORDERING = 8
 
 ALL_RUNS = ""
 UPDATED = "updated"
+WITH_DUE_TIME = ("has due time", "with due time")
+"""Where the runs with a due time are: those of processes of an earlier version are in the latter."""
 
 
 class Entry(NamedTuple):
@@ -51,14 +54,24 @@ class RunLists:
         self._lists_all = False
         """Whether all runs are known to be in the sets, those of earlier versions too."""
 
-    def matching(self, which: RunFilter, now: Callable[[], float]) -> list[RunHead]:
+    def lanes(self, clock: bytes) -> list[Lane]:
+        """The lanes in which runs wait."""
+        while not isinstance(
+            names := self._calls.all([self._calls.command(scripts.LANES, "", clock)])[0], list
+        ):
+            if names == 0:
+                self._lists_all = False
+                self._list_older(clock)
+        return [scripts.lane_of(name) for name in names]
+
+    def matching(self, which: RunFilter, now: Callable[[], float], clock: bytes) -> list[RunHead]:
         """The runs that match, in order."""
         if which.limit == 0:
             return []
         moment = 0.0
         if which.is_due is not None or which.lease_states:
             moment = now()
-        sets = self._smallest(which)
+        sets = self._smallest(which, clock)
         if sets == [UPDATED]:
             entries = iter(self._updated(which))
         else:
@@ -66,17 +79,17 @@ class RunLists:
         found = (head for head in self._heads(entries, sets, which.limit) if matches(head, which, moment))
         return [*islice(found, which.limit)]
 
-    def _smallest(self, which: RunFilter) -> Sequence[str]:
+    def _smallest(self, which: RunFilter, clock: bytes) -> Sequence[str]:
         """The sets, the runs of which are all that can match: of several choices, those with the fewest runs."""
         choices: list[Sequence[str]] = [[ALL_RUNS]]
         # No set has the damaged runs: all are read to find them.
         if DAMAGED not in which.statuses:
             named = _named_sets(which)
             if which.updated_since is not None:
-                named.append(UPDATED)
+                named.append([UPDATED])
             if named:
-                self._list_older()
-            choices += [[name] for name in named]
+                self._list_older(clock)
+            choices += named
             if which.statuses:
                 choices.append(list(dict.fromkeys(which.statuses)))
         if len(choices) == 1:
@@ -89,7 +102,7 @@ class RunLists:
             sizes[UPDATED] *= COST_OF_ORDERING
         return min(choices, key=lambda choice: sum(sizes[name] for name in choice))
 
-    def _list_older(self) -> None:
+    def _list_older(self, clock: bytes) -> None:
         """List runs of earlier versions in the sets, once."""
         if self._lists_all:
             return
@@ -99,7 +112,7 @@ class RunLists:
             (run_ids,) = self._calls.all([(b"ZRANGE", self._calls.index, b"0", b"-1")])
             for start in range(0, len(run_ids), OLDER_PER_CALL):
                 part = run_ids[start : start + OLDER_PER_CALL]
-                self._calls.all([self._calls.command(scripts.INDEX_OLDER, "", *part)])
+                self._calls.all([self._calls.command(scripts.INDEX_OLDER, "", clock, *part)])
             self._calls.all([(b"SET", flag, b"1")])
         self._lists_all = bool(is_done or count)
 
@@ -174,23 +187,25 @@ class RunLists:
         return self._calls.index + b":" + text(name)
 
 
-def _named_sets(which: RunFilter) -> list[str]:
-    """The sets that have all runs that match, beside those of statuses."""
-    names = [f"tag:{tag}" for tag in which.tags]
+def _named_sets(which: RunFilter) -> list[Sequence[str]]:
+    """The sets that have all runs that match, beside those of statuses. Where there are several, each has some."""
+    names: list[Sequence[str]] = [[f"tag:{tag}"] for tag in which.tags]
     for kind, value in (("graph", which.graph), ("parent", which.parent)):
         if value is not None:
-            names.append(f"{kind}:{value}")
+            names.append([f"{kind}:{value}"])
     for kind, label in (("node", which.node), ("error", which.error)):
         if label:
-            names.append(f"{kind}:{label}")
-    for name, is_wanted in (
-        ("with error", which.has_error),
-        ("waiting", which.is_waiting),
-        ("with due time", which.is_due is not None),
-        ("with holder", which.lease_states and LeaseState.FREE not in which.lease_states),
+            names.append([f"{kind}:{label}"])
+    if which.queue not in (None, QUEUE):
+        names.append([f"queue:{which.queue}"])
+    for sets, is_wanted in (
+        (["with error"], which.has_error),
+        (["waiting"], which.is_waiting),
+        (WITH_DUE_TIME, which.is_due is not None),
+        (["with holder"], which.lease_states and LeaseState.FREE not in which.lease_states),
     ):
         if is_wanted:
-            names.append(name)
+            names.append(sets)
     return names
 
 

@@ -6,9 +6,10 @@ file. This module says what each script takes; all of them get three keys:
 - `KEYS[1]`: a hash, the head of the run.
 - `KEYS[2]`: a list, its journal.
 - `KEYS[3]`: the index, sorted sets of run ids. `KEYS[3]` itself has all runs and `KEYS[3]:<status>` those of a
-  status, by creation. `KEYS[3]:due:<graph>` has the runs of a graph that are due, by the time from which a worker
-  may claim them (the later of `due` and the end of the lease). From that time on, as soon as a worker looks, they are
-  in `KEYS[3]:urgent:<graph>` instead, the most urgent first. So runs are found without looking at any other run.
+  status, by creation. Each lane has two more (`lane_set` in `index.lua`). One has its runs that are due, by the time
+  from which a worker may claim them (the later of `due` and the end of the lease). From that time on, as soon as a
+  worker looks, they are in the other one instead, the most urgent first. So runs are found without looking at any
+  other run. `KEYS[3]:lanes` has the lanes that have such sets.
   `KEYS[3]:graph:<graph>`, `KEYS[3]:tag:<tag>` and the like (`places` in `index.lua`) are what lists are read from.
 
 Beside the journal a run has what was posted to it (`post.lua` says how) and what it emitted, a list. Documents have
@@ -35,13 +36,16 @@ from pathlib import Path
 from string import Template
 from typing import NamedTuple
 
+from limpet.defaults import QUEUE
 from limpet.errors import UsageError
-from limpet.journal.store import Commit, NewRun
+from limpet.journal.store import Commit, Lane, NewRun
 from limpet.stores.redis.head_fields import (
     CANCEL_BODY,
     CHECKSUMMED_BEFORE,
     CHECKSUMMED_FIELDS,
+    CHECKSUMMED_IN_FORMAT_3,
     FIELDS,
+    FORMAT,
     FOUND_FIELDS,
     OLDER_FIELDS,
 )
@@ -66,6 +70,9 @@ _VALUES = {
     "CHECKSUMMED_FIELDS": len(CHECKSUMMED_FIELDS),
     "CHECKSUMMED_IN_FORMAT_1": CHECKSUMMED_BEFORE[b"1"],
     "CHECKSUMMED_IN_FORMAT_2": CHECKSUMMED_BEFORE[b"2"],
+    "CHECKSUMMED_IN_FORMAT_3": CHECKSUMMED_IN_FORMAT_3,
+    "FORMAT": f"'{FORMAT.decode()}'",
+    "DEFAULT_QUEUE": f"'{QUEUE}'",
     "CANCEL_BODY": "'" + "".join(f"\\{byte:03}" for byte in CANCEL_BODY) + "'",
     "RECORDS_PER_COMMAND": RECORDS_PER_COMMAND,
 }
@@ -145,14 +152,26 @@ DELETE = _script("delete")
 EXPIRE = _script("expire")
 """Takes clock, older_than, statuses …; for an empty run id. Answers `{1, count}`."""
 
+ARE_VALID = _script("are_valid")
+"""Takes clock, and for each lease run and fence; for an empty run id. Answers for each 1 or 0."""
+
+LANES = _script("lanes")
+"""Takes clock; for an empty run id. Answers the lanes, each as `lane_of` takes it.
+
+If first runs of earlier versions have to be listed by `INDEX_OLDER`, it answers 0; 1 if it has to be called again.
+"""
+
 READY = _script("ready")
-"""Takes clock, limit, graphs …; for an empty run id. Answers `{{run, "", length, head}, …}`."""
+"""Takes clock, limit, and for each lane queue, graph and plan; for an empty run id.
+
+Answers `{{run, "", length, head}, …}`.
+"""
 
 REMOVE_FROM_INDEX = _script("remove_from_index")
 """Takes run, names of sets …. Answers 1, or 0 if the run exists."""
 
 INDEX_OLDER = _script("index_older")
-"""Takes runs …; for an empty run id. Answers 1."""
+"""Takes clock, runs …; for an empty run id. Answers 1."""
 
 ALL = (
     CREATE,
@@ -171,6 +190,8 @@ ALL = (
     PRUNE,
     DELETE,
     EXPIRE,
+    ARE_VALID,
+    LANES,
     READY,
     REMOVE_FROM_INDEX,
     INDEX_OLDER,
@@ -198,6 +219,7 @@ def create_arguments(run: NewRun, token: bytes, clock: bytes, keep_for: bytes) -
         optional_time(run.due),
         b"%d" % run.priority,
         *map(text, run.labels),
+        text(run.queue),
         *run.records,
     )
 
@@ -267,9 +289,21 @@ def texts(values: Sequence[str]) -> list[bytes]:
     return [text(value) for value in dict.fromkeys(values)]
 
 
+def lane_of(data: bytes) -> Lane:
+    """The lane that a script named, as "<bytes of the queue>:<queue><bytes of the graph>:<graph><plan>"."""
+    queue, rest = _counted(data)
+    graph, plan = _counted(rest)
+    return Lane(queue.decode(), graph.decode(), plan.decode())
+
+
+def _counted(data: bytes) -> tuple[bytes, bytes]:
+    size, _, rest = data.partition(b":")
+    return rest[: int(size)], rest[int(size) :]
+
+
 def run_id_of(data: bytes) -> str:
     """A run id that a script answered. Another program may have put any bytes there."""
     return data.decode(errors="replace")
 
 
-_UNCHANGED_LABELS = (None, None, None)
+_UNCHANGED_LABELS = (None, None, None, None)

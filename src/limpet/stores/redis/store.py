@@ -8,6 +8,7 @@ neither loses nor repeats a commit.
 
 from __future__ import annotations
 
+import builtins
 import itertools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +24,7 @@ from limpet.journal.store import (
     Commit,
     Document,
     Heads,
+    Lane,
     Lease,
     Level,
     NewRun,
@@ -36,7 +38,13 @@ from limpet.stores.redis import posts_and_documents, scripts
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import FOUND_FIELDS, head_of, likely_dropped
 from limpet.stores.redis.lists import RunLists
-from limpet.stores.redis.script_calls import ScriptCalls, changed_while_read, existing, undamaged
+from limpet.stores.redis.script_calls import (
+    HEADS_PER_CALL,
+    ScriptCalls,
+    changed_while_read,
+    existing,
+    undamaged,
+)
 from limpet.stores.redis.scripts import number, run_id_of, seconds, text, texts
 from limpet.stores.redis.server_settings import inspect_server, level_of
 
@@ -147,6 +155,15 @@ class RedisStore:
         ]
         return [None if reply == 0 else reply[1] == 1 for reply in self._calls.all(commands)]
 
+    def are_valid(self, leases: Sequence[Lease]) -> builtins.list[bool]:
+        answers: builtins.list[bool] = []
+        for start in range(0, len(leases), HEADS_PER_CALL):
+            part = leases[start : start + HEADS_PER_CALL]
+            named = [value for lease in part for value in (text(lease.run_id), b"%d" % lease.fence)]
+            (reply,) = self._calls.all([self._calls.command(scripts.ARE_VALID, "", self._clock(), *named)])
+            answers += [answer == 1 for answer in reply]
+        return answers
+
     def release(self, lease: Lease) -> None:
         self._calls.run(scripts.RELEASE, lease.run_id, b"%d" % lease.fence, self._keep_for)
 
@@ -180,10 +197,14 @@ class RedisStore:
         return posts_and_documents.delete_document(self._calls, next(self._tokens), name, version)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        return self._lists.matching(which, self._now)
+        return self._lists.matching(which, self._now, self._clock())
 
-    def ready(self, graphs: Sequence[str], limit: int) -> Heads:
-        command = self._calls.command(scripts.READY, "", self._clock(), b"%d" % limit, *texts(graphs))
+    def lanes(self) -> Sequence[Lane]:
+        return self._lists.lanes(self._clock())
+
+    def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
+        names = [text(part) for lane in dict.fromkeys(lanes) for part in lane]
+        command = self._calls.command(scripts.READY, "", self._clock(), b"%d" % limit, *names)
         (reply,) = self._calls.all([command])
         return [head_of(run_id_of(run), found, length) for run, _, length, found in reply]
 

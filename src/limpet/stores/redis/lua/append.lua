@@ -67,13 +67,23 @@ local due = ARGV[13]
 local node = ARGV[14]
 local error_type = ARGV[15]
 local waits_for = ARGV[16]
-local FIRST_RECORD = 17
+local plan = ARGV[17]
+local FIRST_RECORD = 18
+
+local lane = {queue = head.queue, graph = head.graph, plan = head.plan}
+local changes_lane = plan ~= '' and string.sub(plan, 2) ~= head.plan
 
 -- Redis doesn't undo what a script that fails has changed. So each key that is changed below is read here first: if
 -- another program keeps something else under it, the read fails while nothing has changed yet.
 if status ~= '' then
   check_index(head.status, string.sub(status, 2))
-  redis.call('ZCARD', due_set(head.graph))
+end
+if status ~= '' or changes_lane then
+  local new_lane = {queue = head.queue, graph = head.graph, plan = plan ~= '' and string.sub(plan, 2) or head.plan}
+  redis.call('SCARD', lanes())
+  redis.call('ZCARD', due_set(lane))
+  redis.call('ZCARD', due_set(new_lane))
+  drop_urgent(head)
 end
 local posts = beside('posts', head.run)
 redis.call('HLEN', posts)
@@ -98,9 +108,9 @@ if node ~= '' then
   head.node = string.sub(node, 2)
   head.error = string.sub(error_type, 2)
   head.waits_for = string.sub(waits_for, 2)
+  head.plan = string.sub(plan, 2)
 end
 if status ~= '' then
-  drop_urgent(head)
   local new_status = string.sub(status, 2)
   head.updated = exact(now)
   head.due = due
@@ -110,11 +120,13 @@ if status ~= '' then
   end
   set_updated(head)
   set_status(head, new_status)
-  if head.due == '' then
-    redis.call('ZREM', due_set(head.graph), head.run)
-  else
-    set_due(head)
+end
+if status ~= '' or changes_lane then
+  if head.due == '' or changes_lane then
+    redis.call('ZREM', due_set(lane), head.run)
+    forget_lane_if_empty(lane)
   end
+  set_due(head)
 end
 if is_listed_anew then
   change_places(head, before)

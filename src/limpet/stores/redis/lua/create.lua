@@ -22,7 +22,9 @@ local priority = ARGV[13]
 local node = ARGV[14]
 local error_type = ARGV[15]
 local waits_for = ARGV[16]
-local FIRST_RECORD = 17
+local plan = ARGV[17]
+local queue = ARGV[18]
+local FIRST_RECORD = 19
 
 if redis.call('EXISTS', KEYS[1]) == 1 then
   local before = redis.call('HMGET', KEYS[1], 'last', 'until')
@@ -37,9 +39,13 @@ local lease_until = ''
 if holder ~= '' then
   lease_until = exact(now + tonumber(ttl))
 end
+-- `first_due`
+if holder == '' and due ~= '' and tonumber(string.sub(due, 2)) == 0 then
+  due = '=' .. exact(now)
+end
 local records = #ARGV - FIRST_RECORD + 1
 local head = {
-  v = '3',
+  v = FORMAT,
   run = run,
   graph = graph,
   status = status,
@@ -62,6 +68,8 @@ local head = {
   node = node,
   error = error_type,
   waits_for = waits_for,
+  plan = plan,
+  queue = queue,
   sequence = whole(records),
   last = token,
 }

@@ -17,16 +17,18 @@ if not head and redis.call('EXISTS', KEYS[1]) == 1 then
   check_index(unpack(ARGV, FIRST_STATUS))
   local fields = {}
   for i, name in ipairs(FIELDS) do
-    fields[name] = found[i] or ''
+    fields[name] = found[i] or (name == 'queue' and DEFAULT_QUEUE) or ''
   end
   for _, name in ipairs(places(fields)) do
     redis.pcall('ZREM', status_set(name), run)
   end
-  redis.pcall('ZREM', due_set(fields.graph), run)
+  redis.pcall('ZREM', due_set(fields), run)
+  forget_lane_if_empty(fields)
   redis.call('UNLINK', KEYS[1], KEYS[2], beside('posts', run), beside('output', run))
   redis.call('ZREM', KEYS[3], run)
   redis.call('HDEL', KEYS[3] .. ':expiring', run)
   redis.pcall('ZREM', status_set('updated'), run)
+  redis.pcall('ZREM', status_set(OLDER_WITH_DUE_TIME), run)
   for i = FIRST_STATUS, #ARGV do
     redis.call('ZREM', status_set(ARGV[i]), run)
   end

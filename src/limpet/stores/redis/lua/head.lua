@@ -44,9 +44,10 @@ end
 local function is_intact(head)
   local fields = FIELDS
   local count = CHECKSUMMED_FIELDS
-  if CHECKSUMMED_BEFORE[head.v] then
-    fields = OLDER_FIELDS
-    count = CHECKSUMMED_BEFORE[head.v]
+  local before = COVERED_BEFORE[head.v]
+  if before then
+    fields = before.fields
+    count = before.count
   end
   for i = 1, count do
     if not head[fields[i]] then
@@ -63,15 +64,19 @@ local function bring_up_to_date(head)
     head.due = head.status == 'running' and '=0' or ''
     head.priority = '0'
   end
+  if head.v ~= '3' then
+    head.cancel_waits = head.signal ~= '' and head.status ~= 'completed'
+    head.posted = head.cancel_waits and '1' or '0'
+    head.waiting = head.posted
+    head.output = '0'
+    head.node = ''
+    head.error = ''
+    head.waits_for = ''
+  end
   head.is_older = true
-  head.cancel_waits = head.signal ~= '' and head.status ~= 'completed'
-  head.v = '3'
-  head.posted = head.cancel_waits and '1' or '0'
-  head.waiting = head.posted
-  head.output = '0'
-  head.node = ''
-  head.error = ''
-  head.waits_for = ''
+  head.v = FORMAT
+  head.plan = ''
+  head.queue = DEFAULT_QUEUE
 end
 
 -- The head and the raw values of its fields; nil instead of the head if it is missing or damaged.
@@ -84,7 +89,7 @@ local function load(key)
   if not is_intact(head) then
     return nil, found
   end
-  if CHECKSUMMED_BEFORE[head.v] then
+  if COVERED_BEFORE[head.v] then
     bring_up_to_date(head)
   end
   return head, found

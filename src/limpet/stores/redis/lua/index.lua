@@ -6,13 +6,38 @@ local function status_set(status)
   return KEYS[3] .. ':' .. status
 end
 
-local function due_set(graph)
-  return KEYS[3] .. ':due:' .. graph
+-- A lane is anything with queue, graph and plan, such as a head. No two lanes have the same name.
+local function lane_name(lane)
+  return #lane.queue .. ':' .. lane.queue .. #lane.graph .. ':' .. lane.graph .. lane.plan
 end
 
--- The runs of a graph that may be claimed, the most urgent first. All scores are 0, so the members sort by their bytes.
-local function urgent_set(graph)
-  return KEYS[3] .. ':urgent:' .. graph
+-- A set of runs in a lane. Earlier versions had neither queues nor plans, and a set for each graph: that is still the one
+-- of their runs, so that processes of both versions find the runs in it.
+local function lane_set(kind, lane)
+  if lane.queue == DEFAULT_QUEUE and lane.plan == '' then
+    return KEYS[3] .. ':' .. kind .. ':' .. lane.graph
+  end
+  return KEYS[3] .. ':lane ' .. kind .. ':' .. lane_name(lane)
+end
+
+local function due_set(lane)
+  return lane_set('due', lane)
+end
+
+-- The runs in a lane that may be claimed, the most urgent first. All scores are 0, so the members sort by their bytes.
+local function urgent_set(lane)
+  return lane_set('urgent', lane)
+end
+
+local function lanes()
+  return KEYS[3] .. ':lanes'
+end
+
+-- Forget a lane that has no runs. Otherwise there would be ever more of them, with each version of a graph.
+local function forget_lane_if_empty(lane)
+  if redis.call('EXISTS', due_set(lane), urgent_set(lane)) == 0 then
+    redis.pcall('SREM', lanes(), lane_name(lane))
+  end
 end
 
 -- Eight bytes that sort as the number does.
@@ -33,10 +58,15 @@ end
 
 -- Take the run, as its head is before a change, from those that may be claimed.
 local function drop_urgent(head)
-  redis.pcall('ZREM', urgent_set(head.graph), urgency(head.run, head.priority, head.due, head.created))
+  redis.pcall('ZREM', urgent_set(head), urgency(head.run, head.priority, head.due, head.created))
 end
 
--- The sets of runs that lists are read from, sorted by creation, in which a run is by what its head says.
+-- The runs with a due time of which earlier versions know. They are listed elsewhere as soon as a worker looks at the lanes:
+-- so that a run that a process of an earlier version creates is noticed.
+local OLDER_WITH_DUE_TIME = 'with due time'
+
+-- The sets of runs that lists are read from, sorted by creation, in which a run is by what its head says. Runs of earlier
+-- versions are all in the default queue, so it has no set.
 local function places(head)
   local found = {'graph:' .. head.graph}
   local function add(is_there, name)
@@ -48,12 +78,13 @@ local function places(head)
   for _, tag in ipairs(is_text and tags or {}) do
     add(true, 'tag:' .. tag)
   end
+  add(head.queue ~= DEFAULT_QUEUE, 'queue:' .. head.queue)
   add(head.parent ~= '', 'parent:' .. string.sub(head.parent, 2))
   add(head.node ~= '', 'node:' .. head.node)
   add(head.error ~= '', 'error:' .. head.error)
   add(head.error ~= '', 'with error')
   add(head.waits_for ~= '', 'waiting')
-  add(head.due ~= '', 'with due time')
+  add(head.due ~= '', 'has due time')
   add(head.holder ~= '', 'with holder')
   return found
 end
@@ -114,11 +145,12 @@ local function set_due(head, now)
   if head.due == '' then
     return
   end
+  redis.call('SADD', lanes(), lane_name(head))
   local from = claimable_from(head)
   if now and from <= now then
-    redis.call('ZADD', urgent_set(head.graph), 0, urgency(head.run, head.priority, head.due, head.created))
+    redis.call('ZADD', urgent_set(head), 0, urgency(head.run, head.priority, head.due, head.created))
   else
-    redis.call('ZADD', due_set(head.graph), exact(from), head.run)
+    redis.call('ZADD', due_set(head), exact(from), head.run)
   end
 end
 
@@ -144,7 +176,7 @@ end
 -- Once there are no runs, nothing of the index is left.
 local function forget_if_empty()
   if redis.call('ZCARD', KEYS[3]) == 0 then
-    redis.call('DEL', KEYS[3] .. ':indexed')
+    redis.call('DEL', KEYS[3] .. ':indexed', lanes())
   end
 end
 
@@ -154,8 +186,10 @@ local function remove(key, journal, head)
     redis.pcall('ZREM', status_set(name), head.run)
   end
   redis.pcall('ZREM', status_set('updated'), head.run)
-  redis.pcall('ZREM', due_set(head.graph), head.run)
+  redis.pcall('ZREM', status_set(OLDER_WITH_DUE_TIME), head.run)
+  redis.pcall('ZREM', due_set(head), head.run)
   drop_urgent(head)
+  forget_lane_if_empty(head)
   redis.call('UNLINK', key, journal, beside('posts', head.run), beside('output', head.run))
   redis.call('ZREM', KEYS[3], head.run)
   redis.call('ZREM', status_set(head.status), head.run)

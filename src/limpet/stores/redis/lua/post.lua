@@ -29,15 +29,17 @@ if head.cancel_waits and post_key == 'cancel' then
   return {1, 'known'}
 end
 check_index()
-redis.call('ZCARD', due_set(head.graph))
-redis.call('ZCARD', urgent_set(head.graph))
+redis.call('SCARD', lanes())
+redis.call('ZCARD', due_set(head))
+redis.call('ZCARD', urgent_set(head))
 head.posted = whole(tonumber(head.posted) + 1)
 head.waiting = whole(tonumber(head.waiting) + 1)
-if not ENDED[head.status] and (head.due == '' or tonumber(string.sub(head.due, 2)) > now) then
+local created = tonumber(head.created)
+if not ENDED[head.status] and (head.due == '' or tonumber(string.sub(head.due, 2)) > created) then
   local before = places(head)
   drop_urgent(head)
-  head.due = '=' .. exact(now)
-  redis.call('ZREM', due_set(head.graph), head.run)
+  head.due = '=' .. exact(math.min(created, now))
+  redis.call('ZREM', due_set(head), head.run)
   set_due(head, now)
   change_places(head, before)
 end

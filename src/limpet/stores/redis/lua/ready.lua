@@ -1,4 +1,4 @@
--- The runs of some graphs that a worker may claim now, the most urgent first: `is_ready` and `most_urgent_first` of
+-- The runs in some lanes that a worker may claim now, the most urgent first: `is_ready` and `most_urgent_first` of
 -- `stores/heads.py`.
 --
 -- Atomic so that each head and the length of its journal are of one moment. KEYS[1] and KEYS[2] are here what the keys
@@ -9,30 +9,19 @@
 
 local clock = ARGV[1]
 local limit = tonumber(ARGV[2])
-local FIRST_GRAPH = 3
-
--- Runs of format 1 were never listed as due: list them once, when they are first asked for.
-if redis.call('EXISTS', KEYS[3] .. ':due') == 0 then
-  for _, run in ipairs(redis.call('ZRANGE', status_set('running'), 0, -1)) do
-    local head = redis.call('TYPE', KEYS[1] .. run).ok == 'hash' and load(KEYS[1] .. run)
-    if head then
-      set_due(head)
-    end
-  end
-  redis.call('SET', KEYS[3] .. ':due', '1')
-end
+local FIRST_LANE = 3
 
 local now = time_of(clock)
 
 -- Runs that may be claimed from now on move from the set that is sorted by time to the one that is sorted by urgency. So
 -- each run is looked at once, and not with every call. The sets need not agree with the heads: a head is checked below.
-local function promote(graph)
-  local due = due_set(graph)
+local function promote(lane)
+  local due = due_set(lane)
   for _, run in ipairs(redis.call('ZRANGEBYSCORE', due, '-inf', exact(now))) do
     local key = KEYS[1] .. run
     local found = redis.call('TYPE', key).ok == 'hash' and redis.call('HMGET', key, 'priority', 'due', 'created')
     if found then
-      redis.call('ZADD', urgent_set(graph), 0, urgency(run, unpack(found)))
+      redis.call('ZADD', urgent_set(lane), 0, urgency(run, unpack(found)))
       redis.call('ZREM', due, run)
     elseif redis.call('EXISTS', key) == 0 then
       redis.call('ZREM', due, run)
@@ -41,7 +30,7 @@ local function promote(graph)
 end
 
 -- The answer for a member of an urgent set; nil if the run is damaged, false if the member is out of date.
-local function checked(member)
+local function checked(member, lane)
   local run = string.sub(member, URGENCY_LENGTH + 1)
   local key = KEYS[1] .. run
   if redis.call('EXISTS', key) == 0 then
@@ -54,7 +43,7 @@ local function checked(member)
   if not head then
     return nil
   end
-  if head.due == '' or claimable_from(head) > now
+  if head.due == '' or claimable_from(head) > now or lane_name(head) ~= lane_name(lane)
       or urgency(head.run, head.priority, head.due, head.created) ~= member then
     return false, head
   end
@@ -65,55 +54,62 @@ local function checked(member)
   return nil
 end
 
--- Add the most urgent runs of a graph to `ready`, at most `limit`. A damaged run is skipped: it must not keep the others
--- from being claimed.
-local ready = {}
-local function take(graph)
-  local set = urgent_set(graph)
-  local first = 0
-  local wanted = limit
-  while wanted > 0 do
-    local members = redis.call('ZRANGE', set, first, first + wanted - 1)
-    if #members == 0 then
-      return
-    end
-    for _, member in ipairs(members) do
-      local answer, head = checked(member)
-      if answer == false then
-        redis.call('ZREM', set, member)
-        if head then
-          set_due(head)
-        end
-      else
-        first = first + 1
-      end
-      if answer then
-        wanted = wanted - 1
-        ready[#ready + 1] = {member = member, answer = answer}
-      end
-    end
-  end
-end
-
 -- Byte by byte, for "<" between texts follows the server's locale.
 local function is_more_urgent(one, other)
-  for i = 1, math.min(#one.member, #other.member) do
-    local here = string.byte(one.member, i)
-    local there = string.byte(other.member, i)
+  for i = 1, math.min(#one, #other) do
+    local here = string.byte(one, i)
+    local there = string.byte(other, i)
     if here ~= there then
       return here < there
     end
   end
-  return #one.member < #other.member
+  return #one < #other
 end
 
-for i = FIRST_GRAPH, #ARGV do
-  promote(ARGV[i])
-  take(ARGV[i])
+-- The next member of a lane's urgent set, which is read in parts. `passed` is how many that stay there were passed.
+local function next_of(source)
+  if source.place > #source.members then
+    source.members = redis.call('ZRANGE', source.set, source.passed, source.passed + limit - 1)
+    source.place = 1
+  end
+  return source.members[source.place]
 end
-table.sort(ready, is_more_urgent)
+
+local function most_urgent(sources)
+  local best, member
+  for _, source in ipairs(sources) do
+    local candidate = next_of(source)
+    if candidate and (not best or is_more_urgent(candidate, member)) then
+      best, member = source, candidate
+    end
+  end
+  return best, member
+end
+
+local sources = {}
+for i = FIRST_LANE, limit > 0 and #ARGV or 0, 3 do
+  local lane = {queue = ARGV[i], graph = ARGV[i + 1], plan = ARGV[i + 2]}
+  promote(lane)
+  sources[#sources + 1] = {lane = lane, set = urgent_set(lane), members = {}, place = 1, passed = 0}
+end
+
+-- Only the heads of runs that are wanted are read. A damaged run is skipped: it must not keep the others from being claimed.
 local answers = {}
-for i = 1, math.min(limit, #ready) do
-  answers[i] = ready[i].answer
+while #answers < limit do
+  local source, member = most_urgent(sources)
+  if not source then
+    break
+  end
+  source.place = source.place + 1
+  local answer, head = checked(member, source.lane)
+  if answer == false then
+    redis.call('ZREM', source.set, member)
+    if head then
+      set_due(head)
+    end
+  else
+    source.passed = source.passed + 1
+  end
+  answers[#answers + 1] = answer or nil
 end
 return answers
