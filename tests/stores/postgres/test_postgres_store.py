@@ -245,7 +245,7 @@ def test_a_request_to_cancel_of_before_becomes_a_post(
 def test_runs_of_before_queues_are_in_the_default_queue(
     open_store: OpenStore, postgres: Server, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """D10, H18: and a process of the version before can go on with its runs."""
+    """D10, H18: and a process of the version before can continue its runs."""
     from limpet.stores.postgres import schema as postgres_schema
 
     known = postgres_schema.migrations()

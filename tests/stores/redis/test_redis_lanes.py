@@ -159,7 +159,7 @@ def test_a_run_that_a_process_of_the_version_before_creates_is_found(store: Redi
 
 
 def test_many_runs_of_the_version_before_are_listed_in_parts(store: RedisStore, client: Any) -> None:
-    """P10: and one that can't be read, or is gone, is no obstacle."""
+    """P10: and one that can't be read, or is gone, keeps no other from being found."""
     for number in range(2050):
         store.create(NewRun(f"r{number}", f"g{number % 2}", [b"1"], due=1.0))
     client.zunionstore("limpet:runs:with due time", ["limpet:runs:has due time"])

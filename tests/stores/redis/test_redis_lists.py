@@ -50,6 +50,7 @@ def test_pages_have_each_run_once_also_if_many_were_created_at_one_moment(
     "which",
     [
         {"graph": "rare"},
+        {"queue": "rare"},
         {"tags": ("rare",)},
         {"tags": ("common", "rare")},
         {"parent": "rare"},
@@ -79,7 +80,7 @@ def test_only_runs_that_may_match_are_looked_at(
         clock.now = created + 1 + number
         store.create(NewRun(f"r{number}", "common", [], status=COMPLETED, tags=("common",)))
     clock.now = created + 1000
-    rare: dict[str, Any] = {"tags": ("common", "rare"), "parent": "rare", "labels": labels}
+    rare: dict[str, Any] = {"tags": ("common", "rare"), "parent": "rare", "labels": labels, "queue": "rare"}
     store.create(NewRun("rare", "rare", [], status=FAILED, holder="ann", ttl=1e9, due=1e12, **rare))
     store.list(RunFilter(graph="g"))  # once, it looks for runs of an earlier version
     client.config_resetstat()
