@@ -21,8 +21,7 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from limpet.defaults import MAX_IMPORT_RATIO, MAX_IMPORTED, QUEUE
-from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat, UsageError
-from limpet.journal.document_names import checked_name
+from limpet.errors import DamagedRecord, LimpetError, StoreError, UnsupportedFormat
 from limpet.journal.encoding.codec import decode, decode_as_stored, encode
 from limpet.journal.encoding.envelope import Envelope, max_unpacked
 from limpet.journal.progress import Progress
@@ -102,8 +101,6 @@ class ExportedRun(NamedTuple):
             values = decode(contents)
             exported = cls(**{name: values[name] for name in cls._fields if name in values})
             exported._check_types()
-        except UsageError as problem:
-            raise _damaged(source, problem.message) from problem
         except LimpetError:
             raise
         except (LookupError, TypeError, ValueError, RecursionError) as problem:
@@ -171,7 +168,8 @@ class ExportedRun(NamedTuple):
             raise ValueError("its records aren't bytes")
         if type(self.priority) is not int or not -(2**63) <= self.priority < 2**63:
             raise ValueError("its priority isn't a number of at most 64 bits")
-        checked_name("queue", self.queue)
+        if not isinstance(self.queue, str) or not self.queue:
+            raise ValueError("its queue has no name")
 
 
 def read_new_run(run: NewRun) -> Progress | None:

@@ -41,8 +41,8 @@ class RunFilter(NamedTuple):
     A run has one of `statuses`, all of `tags`, and one of `lease_states`. `created_since`, `updated_before` and the
     like are times by the store's clock; "since" includes the time, "before" doesn't. `node`, `error` and
     `plan` are those of its labels. `is_due` selects runs that are due by now, or aren't due before later; a run
-    without a due time is neither. `has_error` and `is_waiting` say whether the labels name an error, or something that
-    it waits for.
+    without a due time is neither. `has_error` and `is_waiting` say whether the labels name an error, or something to
+    wait for.
     """
 
     statuses: tuple[str, ...] = ()

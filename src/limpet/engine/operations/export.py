@@ -13,6 +13,7 @@ from limpet.engine.loop.taking_in import sent_letter
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.start import check_id
 from limpet.errors import DamagedRecord
+from limpet.graphs.names import checked_name
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows
 from limpet.journal.export import ExportedRun, read_new_run
@@ -70,6 +71,7 @@ def import_run(
         check_own(plan, exported.run_id, exported.graph)
     if run_id is None:
         run_id = exported.run_id
+    checked_name("queue", exported.queue)
     run = exported.to_new_run(check_id(run_id))
     progress = read_new_run(run)
     if progress is not None:
