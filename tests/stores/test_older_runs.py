@@ -255,8 +255,8 @@ def test_in_an_exported_run() -> None:
     for kept, defaults in ((-1, {"queue": QUEUE}), (-2, {"queue": QUEUE, "priority": 0})):
         before = namedtuple("Before", exported._fields[:kept])(*exported[:kept])  # type: ignore[misc]
         assert ExportedRun.from_bytes(ExportedRun.to_bytes(before), "it") == exported._replace(**defaults)  # type: ignore[arg-type]
-    for queue in ("", "a/b", 7, None):
-        with pytest.raises(StoreError, match=r"it is damaged: the name of a queue"):
+    for queue in ("", 7, None):
+        with pytest.raises(StoreError, match=r"it is damaged: .* its queue has no name"):
             ExportedRun.from_bytes(exported._replace(queue=queue).to_bytes(), "it")  # type: ignore[arg-type]
     with pytest.raises(StoreError, match="priority isn't a number"):
         ExportedRun.from_bytes(exported._replace(priority="high").to_bytes(), "it")  # type: ignore[arg-type]
