@@ -26,6 +26,8 @@ BY_DESIGN = {
     "limpet.engine.operations": "one file for each operation, so that the folder lists what can be done with a run",
     "limpet.engine.supervisor.suspects": "the rule by which suspects get their turn",
     "limpet.stores.postgres.embedded": "imported only with its own extra",
+    "limpet.journal.store": "the store seam as one page of prose; its documentation is most of it",
+    "limpet.stores.user_stores.checkpoint_store": "the whole seam over a user's store of five methods",
     "limpet.testing.conformance": "tests by topic; users derive one class from all of them",
     "limpet.graphs.state.LiveState": "made by its class method, for both kinds of graph",
     "limpet.yaml_files.grammar.json_schema": "imported only by the command that prints the schema",
