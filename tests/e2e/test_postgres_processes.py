@@ -156,6 +156,13 @@ def test_a_call_whose_answer_was_lost_is_carried_out_once(
         lease = broken(arrives, lambda: store.claim("r", "bob", 1e6, instead_of=1))
         assert (lease.fence, lease.crashes) == (2, 1)
         assert broken(arrives, lambda: store.renew([lease], 10)) == [False]
+        for run_id in ("t", "u"):
+            store.create(NewRun(run_id, "g", [b"1"], due=0.0))
+        listed = [store.head(run_id) for run_id in ("u", "r", "t")]
+        leases = broken(arrives, lambda: store.claim_ready(listed, "bob", 1e6))
+        assert [each and (each.run_id, each.fence) for each in leases] == [("u", 2), None, ("t", 2)]
+        assert [store.head(run_id).crashes for run_id in ("t", "u")] == [0, 0]
+        assert broken(arrives, lambda: store.claim_ready(listed, "cid", 1e6)) == [None, None, None]
         assert broken(arrives, lambda: store.post("r", "key", b"body"))
         assert list(store.inbox("r")) == [Post(1, "key", b"body")]
         end = Commit("r", 2, 6, [b"7"], status=COMPLETED, purge=True, takes=1)

@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from limpet.errors import LimpetError
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
-from limpet.journal.store import STATUSES, Commit, Labels, Lane, Lease, NewRun, PostsWaiting, Store
+from limpet.journal.store import STATUSES, Commit, Labels, Lane, Lease, NewRun, PostsWaiting, RunHead, Store
 from limpet.stores import MemoryStore
 from limpet.stores.files.store import FileStore
 from limpet.stores.sqlite.store import SQLiteStore
@@ -282,6 +282,14 @@ class StoresAgree(RuleBasedStateMachine):
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None) -> None:
         fence = None if instead_of is None else self.written(run_id, instead_of, 0, []).fence
         self.same("claim", run_id, holder, ttl, fence)
+
+    @rule(wanted=st.lists(st.tuples(run_ids, slips), max_size=3), holder=holders, ttl=ttls)
+    def claim_ready(self, wanted: Any, holder: str, ttl: float) -> None:
+        listed = [
+            RunHead(run_id, "", "", 0, 0, self.written(run_id, slip, 0, []).fence, 0.0, 0.0)
+            for run_id, slip in wanted
+        ]
+        self.same("claim_ready", listed, holder, ttl)
 
     @rule(leases=st.lists(st.tuples(run_ids, slips), max_size=3), ttl=ttls)
     def renew(self, leases: Any, ttl: float) -> None:

@@ -440,6 +440,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("wait"), st.floats(0.0, 20.0)),
         st.tuples(st.just("claim"), st.sampled_from([None, 1, 2, 3])),
+        st.tuples(st.just("claim_ready"), st.integers(0, 3)),
         st.tuples(st.just("renew"), st.integers(1, 4)),
         st.tuples(st.just("release"), st.integers(1, 4)),
         st.tuples(st.just("post"), st.sampled_from("abc")),
@@ -464,7 +465,7 @@ def test_the_memory_store_does_what_the_rules_say(steps: list[tuple[str, Any]]) 
     """Invariant 5: whatever the order of calls."""
     now = 1000.0
     store = MemoryStore(lambda: now)
-    new = NewRun("r", "g", [b"a"], holder="a", ttl=10.0)
+    new = NewRun("r", "g", [b"a"], holder="a", ttl=10.0, due=0.0)
     head, lease = heads.create(new, now)
     assert store.create(new) == lease
     keys: set[str] = set()
@@ -473,6 +474,8 @@ def test_the_memory_store_does_what_the_rules_say(steps: list[tuple[str, Any]]) 
             now += given_
         elif action == "claim":
             head = check_claim(store, head, now, given_)
+        elif action == "claim_ready":
+            head = check_claim_ready(store, head, now, given_)
         elif action == "renew":
             renewed = heads.renew(head, Lease("r", given_, 0.0), 10.0, now)
             expected = None if renewed is None else head.posted > head.taken
@@ -499,6 +502,19 @@ def check_claim(store: MemoryStore, head: RunHead, now: float, instead_of: int |
     claimed, lease = heads.claim(head, "b", 10.0, now, instead_of)
     assert store.claim("r", "b", 10.0, instead_of) == lease
     return claimed
+
+
+def check_claim_ready(store: MemoryStore, head: RunHead, now: float, fence: int) -> RunHead:
+    listed = head._replace(fence=fence)
+    is_ready = head.due is not None and head.due <= now and not heads.is_held(head, now)
+    claimed = heads.claim_ready(head, listed, "b", 10.0, now)
+    if fence != head.fence or not is_ready:
+        assert claimed is None
+        assert store.claim_ready([listed], "b", 10.0) == [None]
+        return head
+    assert claimed == heads.claim(head, "b", 10.0, now)
+    assert store.claim_ready([listed, listed], "b", 10.0) == [claimed[1], None]
+    return claimed[0]
 
 
 def check_post(store: MemoryStore, head: RunHead, now: float, key: str, keys: set[str]) -> RunHead:

@@ -47,7 +47,10 @@ def claim_each(store):
             store.claim(f"r{number}", sys.argv[2], 100, instead_of=1 if number % 2 else None)
         except Conflict:
             continue
-        say(number)
+        say(f"r{number}")
+    while wanted := store.ready(store.lanes(), 16):
+        for lease in filter(None, store.claim_ready(wanted, sys.argv[2], 100)):
+            say(lease.run_id)
 
 def counting_graph(store):
     graph = StateGraph({"n": int}, name="count")
@@ -178,16 +181,18 @@ def all_at_once(processes: list[Process]) -> list[list[str]]:
 
 
 def create_claimable_runs(store: Any) -> None:
-    """The runs of `claim_each`: half of them free, half held by a process that is dead."""
+    """The runs of `claim_each`: half of them free, half held by a dead process; and others, queued."""
     for number in range(100):
+        store.create(NewRun(f"q{number}", "g", [b"1"], due=0.0))
         store.create(NewRun(f"r{number}", "g", [b"1"], holder="dead" if number % 2 else None, ttl=1e6))
 
 
 def check_claims(store: Any, claimed: dict[str, list[str]]) -> None:
     """Each run of `claim_each` was claimed once, and has the holder that claimed it. `claimed` is by holder."""
-    assert sorted(int(number) for numbers in claimed.values() for number in numbers) == list(range(100))
-    for holder, numbers in claimed.items():
-        assert {store.head(f"r{number}").holder for number in numbers} <= {holder}
+    names = sorted(f"{kind}{number}" for kind in "qr" for number in range(100))
+    assert sorted(run_id for run_ids in claimed.values() for run_id in run_ids) == names
+    for holder, run_ids in claimed.items():
+        assert {store.head(run_id).holder for run_id in run_ids} <= {holder}
 
 
 def check_nothing_lost(store: Any, processes: int) -> None:

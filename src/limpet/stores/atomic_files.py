@@ -10,7 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from limpet.errors import StoreUnavailable
@@ -92,6 +93,15 @@ def make_directory(directory: Path, *, flush: bool = True) -> None:
     if len(_flushed_directories) >= MAX_FLUSHED_DIRECTORIES:
         _flushed_directories.clear()
     _flushed_directories[path] = identity
+
+
+@contextmanager
+def explaining(path: Path) -> Iterator[None]:
+    """Turn errors of the system into `StoreUnavailable` that names the file, or else `path`."""
+    try:
+        yield
+    except OSError as error:
+        raise explain(error, Path(error.filename) if error.filename else path, "used") from error
 
 
 def explain(error: OSError, path: Path, doing: str = "written to") -> StoreUnavailable:

@@ -3,6 +3,7 @@
     transition   allowed when                                     what changes
     create       the run id is free (the store checks it)         the head begins, with fence 1
     claim        no valid lease, or `instead_of` is the fence     fence + 1, holder, lease, `updated`, maybe `crashes`
+    claim_ready  the fence is as listed, due, no valid lease      the same
     renew        the lease has the run's fence, and a holder      lease, `updated`
     release      the lease has the run's fence                    no holder, no lease
     post         the run isn't complete, and the key is new       posted, and `due` if it hasn't ended
@@ -118,6 +119,18 @@ def claim(
         updated=now,
     )
     return claimed, lease
+
+
+def claim_ready(
+    head: RunHead, listed: RunHead, holder: str, ttl: float, now: float, lease_now: float | None = None
+) -> tuple[RunHead, Lease] | None:
+    """The same for a run that was listed as ready; None if it has another fence than then, or isn't ready any more.
+
+    The fence tells whether another process has claimed it since, and so maybe brought it to its end.
+    """
+    if head.fence != listed.fence or not is_claimable(head, now, lease_now):
+        return None
+    return claim(head, holder, ttl, now, None, lease_now)
 
 
 def renew(
@@ -358,7 +371,12 @@ def newest_first(heads: Iterable[RunHead], which: RunFilter) -> Heads:
 
 def is_ready(head: RunHead, lanes: Collection[Lane], now: float, lease_now: float | None = None) -> bool:
     """Whether a run in one of these lanes is due and no process holds it."""
-    if head.due is None or head.due > now or head.lane not in lanes:
+    return head.lane in lanes and is_claimable(head, now, lease_now)
+
+
+def is_claimable(head: RunHead, now: float, lease_now: float | None = None) -> bool:
+    """Whether a run is due and no process holds it."""
+    if head.due is None or head.due > now:
         return False
     return not is_held(head, _lease_time(now, lease_now))
 

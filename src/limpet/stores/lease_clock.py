@@ -72,14 +72,19 @@ def is_plausible(ahead: object) -> bool:
     return type(ahead) is float and abs(ahead - ahead_now()) < PLAUSIBLE_CHANGE
 
 
-def ahead_in_directory(directory: Path, *, flush: bool) -> float | None:
-    """The constant of all processes of this boot that use a directory, which has a file for each boot.
+def clock_in_directory(directory: Path, clock: Clock, *, flush: bool) -> Clock:
+    """The lease time of all processes of this computer that use a directory, which has a file for each boot.
 
-    None if the boot can't be identified.
+    It is `clock` if the boot can't be identified.
     """
     boot = this_boot()
     if not boot:
-        return None
+        return clock
+    ahead = _ahead_in_directory(directory, boot, flush)
+    return lambda: time.clock_gettime(SINCE_BOOT) + ahead
+
+
+def _ahead_in_directory(directory: Path, boot: str, flush: bool) -> float:
     make_directory(directory, flush=flush)
     path = directory / sha256(boot.encode()).hexdigest()[:32]
     with suppress(FileExistsError):  # another process of this boot was first

@@ -96,6 +96,11 @@ class MemoryStore:
             )
             return lease
 
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        with self._lock:
+            runs = self._open()
+            return [self._claim_ready(runs.get(listed.run_id), listed, holder, ttl) for listed in wanted]
+
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         leases = list(leases)
         with self._lock:
@@ -284,6 +289,15 @@ class MemoryStore:
         if commit.status:
             self._changes.notify()
         return None
+
+    def _claim_ready(self, run: _Run | None, listed: RunHead, holder: str, ttl: float) -> Lease | None:
+        if run is None:
+            return None
+        claimed = heads.claim_ready(run.head, listed, holder, ttl, self.clock(), self._lease_clock())
+        if claimed is None:
+            return None
+        run.head, lease = claimed
+        return lease
 
     def _renew(self, run: _Run | None, lease: Lease, ttl: float) -> bool | None:
         if run is None:

@@ -44,7 +44,9 @@ OPERATIONS = (
     "heads",
     "read",
     "claim",
+    "claim_ready",
     "renew",
+    "are_valid",
     "release",
     "post",
     "inbox",
@@ -54,6 +56,7 @@ OPERATIONS = (
     "get_document",
     "list_documents",
     "delete_document",
+    "lanes",
     "ready",
     "list",
     "prune",
@@ -236,6 +239,9 @@ class FaultyStore:
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         return self._call("claim", self.inner.claim, run_id, holder, ttl, instead_of)
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        return self._call("claim_ready", self.inner.claim_ready, wanted, holder, ttl)
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         return self._call("renew", self.inner.renew, list(leases), ttl)

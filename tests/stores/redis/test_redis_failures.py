@@ -313,6 +313,13 @@ class TestServerAway:
         assert cut_off("append", [Commit("r", 1, 3, [], status=FAILED)]) == [None]
         lease = cut_off("claim", "r", "bob", 10)
         assert (lease.fence, store.head("r").fence, store.head("r").crashes) == (2, 2, 0)
+        for run_id in ("t", "u"):
+            store.create(NewRun(run_id, "g", [b"1"], due=0.0))
+        listed = [store.head(run_id) for run_id in ("u", "r", "t")]
+        leases = cut_off("claim_ready", listed, "bob", 10)
+        assert [each and (each.run_id, each.fence) for each in leases] == [("u", 2), None, ("t", 2)]
+        assert [(store.head(run_id).fence, store.head(run_id).crashes) for run_id in "tu"] == [(2, 0), (2, 0)]
+        assert cut_off("claim_ready", listed, "cid", 10) == [None, None, None]
         begin(store, "s")
         both = [Commit("r", 2, 3, [b"4"]), Commit("s", 1, 1, [b"2"])]
         assert cut_off("append", both) == [None, None]

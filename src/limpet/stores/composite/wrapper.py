@@ -39,6 +39,9 @@ class StoreWrapper(ABC):
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         return self._durable_store.claim(run_id, holder, ttl, instead_of)
 
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        return self._durable_store.claim_ready(wanted, holder, ttl)
+
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         return self._durable_store.renew(leases, ttl)
 

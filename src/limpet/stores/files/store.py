@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -43,7 +43,8 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
-from limpet.stores.atomic_files import explain
+from limpet.stores.atomic_files import explaining
+from limpet.stores.claims import claim_one_by_one
 from limpet.stores.files.batch import CommitBatch
 from limpet.stores.files.damaged_heads import salvaged_records
 from limpet.stores.files.directory import prepare_directory, remove_stale_files, remove_stray_files
@@ -56,7 +57,7 @@ from limpet.stores.files.run_files import RunFiles
 from limpet.stores.files.run_names import file_name_of
 from limpet.stores.files.run_opening import create_run
 from limpet.stores.files.unlocked_reads import read_unlocked
-from limpet.stores.lease_clock import SINCE_BOOT, Clock, ahead_in_directory, own_lease_clock
+from limpet.stores.lease_clock import clock_in_directory, own_lease_clock
 
 Outcome = TypeVar("Outcome")
 
@@ -89,13 +90,15 @@ class FileStore:
         self.clock = clock
         self._flush = level == "disk"
         self._runs = self.path / "runs"
-        with _explaining(self.path):
+        with explaining(self.path):
             prepare_directory(self.path, self._flush)
             self._locks = Locks(self.path / "locks", timeout)
             self._cache = RunCache(self._runs, self._locks, self._flush)
             remove_stale_files(self._runs)
             self._documents = DocumentFiles(self.path / "documents", self._flush)
-            self._lease_clock = own_lease_clock(clock) or self._shared_lease_clock()
+            self._lease_clock = own_lease_clock(clock) or clock_in_directory(
+                self.path / "clocks", clock, flush=self._flush
+            )
 
     def __repr__(self) -> str:
         return f"FileStore({str(self.path)!r}, level={self.abilities.level!r})"
@@ -154,7 +157,7 @@ class FileStore:
     def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
         """The records in the run's journal file, read without its head file and without its lock."""
         self._refuse_closed()
-        with _explaining(self.path):
+        with explaining(self.path):
             return salvaged_records(self._runs, run_id)
 
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
@@ -165,6 +168,10 @@ class FileStore:
             return lease
 
         return self._holding(claim, run_id)
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        self._refuse_closed()
+        return claim_one_by_one(wanted, lambda listed: self._claim_ready(listed, holder, ttl))
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         self._refuse_closed()
@@ -217,14 +224,14 @@ class FileStore:
 
     def get_document(self, name: str) -> Document | None:
         self._refuse_closed()
-        with _explaining(self.path):
+        with explaining(self.path):
             return self._documents.get(name)
 
     def list_documents(
         self, prefix: str = "", due: bool = False, limit: int | None = None
     ) -> Sequence[Document]:
         self._refuse_closed()
-        with _explaining(self.path):
+        with explaining(self.path):
             found = [document for document in self._documents.all() if document.name.startswith(prefix)]
         return heads.selected_documents(found, self.clock() if due else None)[:limit]
 
@@ -278,7 +285,7 @@ class FileStore:
 
         count = 0
         self._refuse_closed()
-        with _explaining(self.path):
+        with explaining(self.path):
             remove_stray_files(self._runs, self._locks, self._flush)
         for found in self._heads(only_changeable=True):
             if found.status not in statuses:
@@ -324,7 +331,7 @@ class FileStore:
                 self._locks.reading_timeout(lock),
             )
         except LockBusy:
-            with _explaining(self.path):
+            with explaining(self.path):
                 return read_unlocked(self._runs, run_id, use)
 
     def _holding_locks(
@@ -336,15 +343,8 @@ class FileStore:
                 self._cache.check(lock)
             return work()
 
-        with _explaining(self.path):
+        with explaining(self.path):
             return self._locks.holding(locks, checked, timeout)
-
-    def _shared_lease_clock(self) -> Clock:
-        """The lease time of all processes of this computer that use the directory."""
-        ahead = ahead_in_directory(self.path / "clocks", flush=self._flush)
-        if ahead is None:
-            return self.clock
-        return lambda: time.clock_gettime(SINCE_BOOT) + ahead
 
     def _refuse_closed(self) -> None:
         if self.closed:
@@ -354,6 +354,18 @@ class FileStore:
         with suppress(RunNotFound, DamagedRecord):
             return self.head(run_id)
         return None
+
+    def _claim_ready(self, listed: RunHead, holder: str, ttl: float) -> Lease | None:
+        def claim(lock: LockFile) -> Lease | None:
+            run = self._cache.find(lock, listed.run_id)
+            claimed = heads.claim_ready(run.head, listed, holder, ttl, self.clock(), self._lease_clock())
+            if claimed is None:
+                return None
+            head, lease = claimed
+            self._cache.replace_head(lock, run, head)
+            return lease
+
+        return self._holding(claim, listed.run_id)
 
     def _renew(self, lease: Lease, ttl: float) -> bool | None:
         def renew(lock: LockFile) -> bool | None:
@@ -411,7 +423,7 @@ class FileStore:
         found: Heads = []
         seen: dict[Path, set[str]] = {}
         if not as_remembered:
-            with _explaining(self.path):
+            with explaining(self.path):
                 seen = self._cache.names_by_lock()
         for lock in self._locks.files:
             timeout = self._locks.reading_timeout(lock)
@@ -420,7 +432,7 @@ class FileStore:
                 found += self._holding_locks([lock], read, timeout)
             except LockBusy:
                 if not only_changeable:
-                    with _explaining(self.path):
+                    with explaining(self.path):
                         found += filter(wanted, self._cache.unlocked_heads_under(lock))
         return found
 
@@ -435,12 +447,3 @@ class FileStore:
             timeout = self._locks.reading_timeout(unknown[0])
             with suppress(LockBusy):  # then each lock that isn't busy is looked at by itself
                 self._holding_locks(unknown, lambda: self._cache.learn_names(unknown), timeout)
-
-
-@contextmanager
-def _explaining(path: Path) -> Iterator[None]:
-    """Turn errors of the system into `StoreUnavailable` that names the file, or else `path`."""
-    try:
-        yield
-    except OSError as error:
-        raise explain(error, Path(error.filename) if error.filename else path, "used") from error

@@ -176,6 +176,29 @@ RETURNING fence, lease_until, crashes
 -- The lease that the call with this mark got, if its answer did not arrive.
 SELECT fence, lease_until, crashes FROM runs WHERE run_id = %s AND mark = %s
 
+-- name: CLAIM_READY
+-- `claim_ready` of stores/heads.py, for many runs in one round trip. A run that another transaction has locked is as good
+-- as claimed, so it isn't waited for.
+WITH now AS MATERIALIZED (SELECT clock() AS server_time), mine AS (
+    SELECT id, number FROM now, unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS sent (of_run, by_fence, number),
+    LATERAL (
+        SELECT id FROM runs WHERE run_id = of_run AND fence = by_fence AND due <= server_time
+            AND (lease_until IS NULL OR lease_until <= server_time)
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS run
+), claimed AS (
+    UPDATE runs SET fence = fence + 1, crashes = crashes + (holder IS NOT NULL)::int, holder = %s,
+        lease_until = server_time + %s, updated = server_time, mark = %s
+    FROM now WHERE id IN (SELECT id FROM mine) RETURNING id, fence, lease_until, crashes
+)
+SELECT mine.number, claimed.fence, claimed.lease_until, claimed.crashes FROM mine JOIN claimed USING (id)
+
+-- name: FIND_ALL_CLAIMED
+-- The leases that the call with this mark got, if its answer did not arrive.
+SELECT number, fence, lease_until, crashes
+FROM unnest(%b::text[]) WITH ORDINALITY AS sent (of_run, number),
+LATERAL (SELECT fence, lease_until, crashes FROM runs WHERE run_id = of_run AND mark = %s) AS run
+
 -- name: RENEW
 -- `renew` of stores/heads.py, for many leases in one round trip.
 WITH mine AS (

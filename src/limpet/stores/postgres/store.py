@@ -37,6 +37,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
+from limpet.stores.claims import first_places
 from limpet.stores.heads import refusal, refuse_if_held, refuse_old_fence
 from limpet.stores.postgres import documents, posts
 from limpet.stores.postgres.address import Address
@@ -192,6 +193,24 @@ class PostgresStore:
             now, head = self._find(run_id)
             refuse_if_held(head, now)
             # The run was released, or its lease expired, between the two statements: try again.
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> builtins.list[Lease | None]:
+        leases: builtins.list[Lease | None] = [None] * len(wanted)
+        places = first_places(wanted)
+        ids = sorted(places)
+        fences = [within_bigint(wanted[places[run_id]].fence) for run_id in ids]
+        mark = self._new_mark()
+
+        def work(cursor: Cursor, again: bool) -> builtins.list[tuple[Any, ...]]:
+            found: builtins.list[tuple[Any, ...]] = []
+            if again:
+                found = cursor.execute(SQL["FIND_ALL_CLAIMED"], (ids, mark)).fetchall()
+            return found or cursor.execute(SQL["CLAIM_READY"], (ids, fences, holder, ttl, mark)).fetchall()
+
+        for number, *lease in self._connections.use(work):
+            run_id = ids[number - 1]
+            leases[places[run_id]] = Lease(run_id, *lease)
+        return leases
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         leases = list(leases)

@@ -53,6 +53,19 @@ class ScriptCalls:
                 raise self.connections.explained(reply) from reply
         return replies
 
+    def any(self, commands: Sequence[Command]) -> Sequence[Any]:
+        """The answers to commands that are independent of each other, None for one that failed.
+
+        Raises the error of the first one if all of them failed.
+        """
+        if not commands and not self.connections.closed:
+            return []
+        replies = self.connections.call(commands)
+        failed = [reply for reply in replies if isinstance(reply, Exception)]
+        if len(failed) == len(replies):
+            raise self.connections.explained(failed[0]) from failed[0]
+        return [None if isinstance(reply, Exception) else reply for reply in replies]
+
     def heads(self, run_ids: Sequence[str]) -> Iterator[RunHead | DamagedRecord | None]:
         """The heads of runs, or why each can't be read; None for one that doesn't exist."""
         for start in range(0, len(run_ids), HEADS_PER_CALL):

@@ -113,6 +113,12 @@ READ_HEADS = _script("read_heads")
 CLAIM = _script("claim")
 """Takes token, clock, holder, ttl, instead_of or "". Answers `{1, fence, lease_until, crashes}`."""
 
+CLAIM_READY = _script("claim_ready")
+"""Takes token, clock, holder, ttl, and for each run its id and fence; for an empty run id.
+
+Answers for each `{fence, lease_until, crashes}`, or 0 if it isn't claimed.
+"""
+
 RENEW = _script("renew")
 """Takes fence, clock, ttl. Answers `{1, 1}` if posts wait, else `{1, 0}`; 0 if the lease is no longer valid."""
 
@@ -179,6 +185,7 @@ ALL = (
     READ,
     READ_HEADS,
     CLAIM,
+    CLAIM_READY,
     RENEW,
     RELEASE,
     POST,

@@ -33,6 +33,7 @@ from limpet.journal.store import (
     RunHead,
     Tail,
 )
+from limpet.stores.claims import first_places
 from limpet.stores.heads import held_conflict, refusal
 from limpet.stores.redis import posts_and_documents, scripts
 from limpet.stores.redis.connections import Connections
@@ -146,6 +147,22 @@ class RedisStore:
         if reply[0] == 2:
             raise held_conflict(head_of(run_id, reply[3], reply[2]), float(reply[1]))
         return Lease(run_id, int(reply[1]), float(reply[2]), int(reply[3]))
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> builtins.list[Lease | None]:
+        leases: builtins.list[Lease | None] = [None] * len(wanted)
+        places = [*first_places(wanted).items()]
+        parts = [places[start : start + HEADS_PER_CALL] for start in range(0, len(places), HEADS_PER_CALL)]
+        common = (next(self._tokens), self._clock(), text(holder), seconds(ttl))
+        commands = []
+        for part in parts:
+            named = [value for run_id, place in part for value in (text(run_id), b"%d" % wanted[place].fence)]
+            commands.append(self._calls.command(scripts.CLAIM_READY, "", *common, *named))
+        for part, reply in zip(parts, self._calls.any(commands), strict=True):
+            for (run_id, place), answer in zip(part, reply or (), strict=bool(reply)):
+                if answer != 0:
+                    fence, until, crashes = answer
+                    leases[place] = Lease(run_id, int(fence), float(until), int(crashes))
+        return leases
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         now = self._clock()

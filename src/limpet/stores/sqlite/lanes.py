@@ -1,4 +1,4 @@
-"""The lanes in which runs wait for workers, and the runs of a lane that are ready, read from the index of them."""
+"""The lanes in which runs wait for workers, the runs of a lane that are ready, and how these are claimed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from limpet.journal.store import Lane, RunHead
+from limpet.journal.store import Lane, Lease, RunHead
+from limpet.stores import heads
+from limpet.stores.claims import first_places
+from limpet.stores.sqlite.rows import change_head, rows_of, sound_head_of, update_of
 from limpet.stores.statements import statements_of
 
 MAX_PRIORITIES = 32
@@ -74,3 +77,21 @@ def ready_heads(
         else:
             take("READY_BELOW", lane, above, wanted)
     return found
+
+
+def claim_listed(
+    cursor: sqlite3.Cursor, wanted: Sequence[RunHead], holder: str, ttl: float, now: tuple[float, float]
+) -> list[Lease | None]:
+    """Claim those of these runs that are still as they were listed, in the caller's transaction."""
+    places = first_places(wanted)
+    leases: list[Lease | None] = [None] * len(wanted)
+    for row in rows_of(cursor, list(places)):
+        head = None if row is None else sound_head_of(row)
+        if row is None or head is None:
+            continue
+        place = places[head.run_id]
+        claimed = heads.claim_ready(head, wanted[place], holder, ttl, *now)
+        if claimed is not None:
+            changed, leases[place] = claimed
+            change_head(cursor, row[0], update_of(head, changed))
+    return leases

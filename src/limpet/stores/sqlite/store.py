@@ -54,7 +54,7 @@ from limpet.stores import heads
 from limpet.stores.lease_clock import own_lease_clock
 from limpet.stores.sqlite.connections import Connections, checked_path
 from limpet.stores.sqlite.documents import delete_document, find_document, find_documents, put_document
-from limpet.stores.sqlite.lanes import all_lanes, ready_heads
+from limpet.stores.sqlite.lanes import all_lanes, claim_listed, ready_heads
 from limpet.stores.sqlite.lists import listed_rows
 from limpet.stores.sqlite.posts import add_output, add_post, has_key, read_output, take_posts, waiting_posts
 from limpet.stores.sqlite.rows import (
@@ -166,6 +166,12 @@ class SQLiteStore:
             claimed, lease = heads.claim(head, holder, ttl, self.clock(), instead_of, self._lease_clock())
             change_head(cursor, row_id, update_of(head, claimed))
             return lease
+
+        return self._connections.write(work)
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> builtins.list[Lease | None]:
+        def work(cursor: sqlite3.Cursor) -> builtins.list[Lease | None]:
+            return claim_listed(cursor, wanted, holder, ttl, (self.clock(), self._lease_clock()))
 
         return self._connections.write(work)
 

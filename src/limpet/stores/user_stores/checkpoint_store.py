@@ -38,6 +38,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
+from limpet.stores.claims import claim_one_by_one
 from limpet.stores.user_stores.checkpoint_contents import Contents, read_contents
 from limpet.stores.user_stores.checkpoint_state import (
     CheckpointState,
@@ -159,6 +160,10 @@ class AdaptedStore:
             head, lease = heads.claim(run.head, holder, ttl, self._clock(), instead_of)
             self._save(PackedRun(head, run.records))
             return lease
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        with self._locked():
+            return claim_one_by_one(wanted, lambda listed: self._claim_ready(listed, holder, ttl))
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         with self._locked():
@@ -400,6 +405,15 @@ class AdaptedStore:
             self._undeleted[run_id] = problem
             log = logging.getLogger("limpet.stores")
             log.warning("run %s is complete, and couldn't be deleted: %s", run_id, problem)
+
+    def _claim_ready(self, listed: RunHead, holder: str, ttl: float) -> Lease | None:
+        run = self._run(listed.run_id)
+        claimed = heads.claim_ready(run.head, listed, holder, ttl, self._clock())
+        if claimed is None:
+            return None
+        head, lease = claimed
+        self._save(PackedRun(head, run.records))
+        return lease
 
     def _renew(self, lease: Lease, ttl: float) -> bool | None:
         run = self._find(lease.run_id)

@@ -208,6 +208,7 @@ class ConcurrencyTests:
     def test_a_closed_store_refuses_every_call(self, store: Store) -> None:
         """G9: it never reports a save that didn't happen."""
         lease = create(store, "r")
+        head = store.head("r")
         store.close()
         store.close()
         calls: list[Callable[[], object]] = [
@@ -218,6 +219,7 @@ class ConcurrencyTests:
             lambda: store.read("r"),
             lambda: store.list(RunFilter()),
             lambda: store.claim("r", "bob", 10),
+            lambda: store.claim_ready([head], "bob", 10),
             lambda: store.renew([lease], 10),
             lambda: store.release(Lease("r", 1, 0.0)),
             lambda: store.heads(["r"]),

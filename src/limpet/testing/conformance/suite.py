@@ -26,6 +26,7 @@ pytest.register_assert_rewrite(
     "limpet.testing.conformance.posts",
     "limpet.testing.conformance.output_and_documents",
     "limpet.testing.conformance.ready_runs",
+    "limpet.testing.conformance.claims_of_ready_runs",
     "limpet.testing.conformance.change_notices",
     "limpet.testing.conformance.concurrency",
     "limpet.testing.conformance.retention",
@@ -34,6 +35,7 @@ pytest.register_assert_rewrite(
 from limpet.journal.optional_calls import Notifying, provides  # noqa: E402  # pytest has to rewrite the assertions below before they are imported
 from limpet.journal.store import Store  # noqa: E402
 from limpet.testing.conformance.change_notices import ChangeNoticeTests  # noqa: E402
+from limpet.testing.conformance.claims_of_ready_runs import ClaimReadyTests  # noqa: E402
 from limpet.testing.conformance.concurrency import ConcurrencyTests  # noqa: E402
 from limpet.testing.conformance.journal import JournalTests  # noqa: E402
 from limpet.testing.conformance.leases import LeaseTests  # noqa: E402
@@ -52,6 +54,7 @@ class StoreConformance(
     PostTests,
     OutputAndDocumentTests,
     ReadyRunTests,
+    ClaimReadyTests,
     RetentionTests,
     ConcurrencyTests,
     ChangeNoticeTests,

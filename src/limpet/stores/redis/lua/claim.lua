@@ -5,6 +5,7 @@
 
 -- include head.lua
 -- include index.lua
+-- include take.lua
 
 local token = ARGV[1]
 local clock = ARGV[2]
@@ -21,19 +22,6 @@ if head.last ~= token then
   if is_held(head, now) and head.fence ~= instead_of then
     return refused(found, now)
   end
-  if head.holder ~= '' then
-    head.crashes = whole(tonumber(head.crashes) + 1)
-  end
-  head.fence = whole(tonumber(head.fence) + 1)
-  head.holder = '=' .. holder
-  head['until'] = '=' .. exact(now + tonumber(ttl))
-  head.updated = exact(now)
-  head.last = token
-  set_due(head)
-  drop_urgent(head)
-  redis.pcall('ZADD', status_set('with holder'), head.created, head.run)
-  set_updated(head)
-  save(KEYS[1], head)
-  set_expiry(head, '')
+  take(head, KEYS[1], KEYS[2], holder, ttl, now, token)
 end
 return {1, head.fence, string.sub(head['until'], 2), head.crashes}

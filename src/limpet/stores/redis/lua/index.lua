@@ -156,8 +156,8 @@ end
 
 -- Have the server delete an ended run that no process holds after `keep_for` seconds ("": never); keep any other run. Once
 -- its head is gone, `KEYS[3]:expiring` is all that says where else it is listed.
-local function set_expiry(head, keep_for)
-  local keys = {KEYS[1], KEYS[2], beside('posts', head.run), beside('output', head.run)}
+local function set_expiry(head, keep_for, key, journal)
+  local keys = {key or KEYS[1], journal or KEYS[2], beside('posts', head.run), beside('output', head.run)}
   if keep_for ~= '' and ENDED[head.status] and head.holder == '' then
     local time = redis.call('TIME')
     local at = whole(tonumber(time[1]) * 1000 + tonumber(keep_for) * 1000)
