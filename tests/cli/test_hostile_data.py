@@ -87,6 +87,18 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["graph", "draw", "flows:asking", "--out", f"{EVIL}.svg"],
         ["graph", "draw", "flows:asking", f"--{EVIL}"],
     ],
+    "schedules add": [
+        ["schedules", "add", "new", "flows:asking", "--every", "1h", "-i", f"x={EVIL}", "--tag", EVIL],
+        ["schedules", "add", f"new{EVIL}", "flows:asking", "--cron", EVIL, "--timezone", EVIL],
+        ["schedules", "add", "new", "flows:asking", "--every", "1h", "--timezone", EVIL],
+    ],
+    "schedules sync": [["schedules", "sync", "flows:asking"], ["schedules", "sync", f"none{EVIL}.yaml"]],
+    "schedules list": [["schedules", "list"]],
+    "schedules show": [["schedules", "show", "planned"], ["schedules", "show", f"none{EVIL}"]],
+    "schedules pause": [["schedules", "pause", "planned"], ["schedules", "pause", f"none{EVIL}"]],
+    "schedules resume": [["schedules", "resume", "planned"], ["schedules", "resume", f"none{EVIL}"]],
+    "schedules trigger": [["schedules", "trigger", "planned"], ["schedules", "trigger", f"none{EVIL}"]],
+    "schedules delete": [["schedules", "delete", f"none{EVIL}"], ["schedules", "delete", "planned"]],
     "store info": [["store", "info"]],
     "store verify": [["store", "verify"]],
     "store flatten": [["store", "flatten", f"flat{EVIL}.jsonl"]],
@@ -130,6 +142,18 @@ def hostile(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["run", "flows:failing", "--id", "fails"],
         ["runs", "export", "asks", "asks.run"],
         ["runs", "import", "asks.run", "--id", "copied"],
+        [
+            "schedules",
+            "add",
+            "planned",
+            "flows:asking",
+            "--every",
+            "1h",
+            "-i",
+            f"x={EVIL}",
+            "--tag",
+            f"tag{EVIL}",
+        ],
     ):
         screen(arguments)
     store = open_store(f"sqlite:///{here}/runs.db")

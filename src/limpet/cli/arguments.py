@@ -6,18 +6,19 @@ the command is called.
 
 from __future__ import annotations
 
-from argparse import (
-    SUPPRESS,
-    Action,
-    ArgumentError,
-    ArgumentParser,
-    RawDescriptionHelpFormatter,
-    _SubParsersAction,
-)
-from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from argparse import ArgumentParser, RawDescriptionHelpFormatter, _SubParsersAction
+from typing import TYPE_CHECKING
 
+from limpet.cli.command_parser import (
+    EXIT_CODES,
+    TARGET,
+    CommandParser,
+    add_common,
+    add_noun,
+    add_subcommands,
+    add_verb,
+)
+from limpet.cli.noun_arguments import add_graph_verbs, add_schedule_verbs, add_store_verbs
 from limpet.cli.values import at_least_one, per_graph
 from limpet.defaults import (
     LEASE,
@@ -25,18 +26,12 @@ from limpet.defaults import (
     MAX_RUNS_AT_ONCE,
     MAX_SLEEP,
     POLL_INTERVAL,
-    RETENTION_HOURS,
     STOP_GRACE,
 )
-from limpet.errors import did_you_mean
 from limpet.version import VERSION
 
 if TYPE_CHECKING:
-    Verbs = _SubParsersAction[ArgumentParser]
-
-EXIT_CODES = """\
-exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused or waiting · 4 not found
-            5 conflict: another process holds the run · 6 the store can't be used"""
+    from limpet.cli.command_parser import Verbs
 
 EXAMPLES = """\
 examples:
@@ -63,54 +58,6 @@ LISTED_RUNS = 50
 WATCH_INTERVAL = 0.5
 """Seconds between two looks of `runs watch`, unless `--every` is given."""
 
-TARGET = "file.yaml, file.py:attribute or package.module:attribute"
-
-
-class WrongCommandLine(Exception):
-    """A command line that can't be parsed: what is wrong, and the usage of the command."""
-
-    def __init__(self, message: str, usage: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.usage = usage
-
-
-class CommandParser(ArgumentParser):
-    """A parser that raises `WrongCommandLine`, and leaves it to the caller to say so."""
-
-    ways: Sequence[str] = ()
-    """All commands there are, as they are typed: `run`, `runs list` …"""
-
-    def error(self, message: str) -> NoReturn:
-        raise WrongCommandLine(message, self.format_usage().rstrip())
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse all there is: what isn't known is refused by the command that was given it."""
-        found, unknown = super().parse_known_args(args, namespace)
-        if unknown:
-            known = [name for action in self._actions for name in action.option_strings]
-            near = did_you_mean(unknown[0].partition("=")[0], known)
-            self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
-        return found, unknown
-
-    def _check_value(self, action: Action, value: Any) -> None:
-        """Refuse a word that isn't one of the choices, and suggest one that is like it."""
-        if action.choices is None or value in action.choices:
-            return
-        known = [str(each) for each in action.choices]
-        near = did_you_mean(value, known)
-        listed = ", ".join(known)
-        if not isinstance(action, _SubParsersAction):
-            raise ArgumentError(action, f"{value!r} isn't one of {listed}{near}")
-        if not near:
-            from difflib import get_close_matches  # late: only mistakes need it
-
-            way_of = {way.split()[-1]: way for way in self.ways}
-            similar = get_close_matches(value, way_of, n=1)
-            near = f"; did you mean 'limpet {way_of[similar[0]]}'?" if similar else ""
-        kind = str(action.metavar).lower()
-        raise ArgumentError(None, f"there is no {kind} {value!r}{near or f'; there are {listed}'}")
-
 
 def make_parser() -> ArgumentParser:
     """The parser of the whole command line. Raises `WrongCommandLine`.
@@ -124,23 +71,19 @@ def make_parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"limpet {VERSION}")
-    _add_common(parser, hidden=True)
+    add_common(parser, hidden=True)
     parser.set_defaults(json=False, no_color=False, store=None, graph=None)
-    commands = _add_subcommands(parser, "COMMAND")
+    commands = add_subcommands(parser, "COMMAND")
     _add_run_commands(commands)
-    _add_runs_verbs(_add_noun(commands, "runs", "list, inspect and change runs"))
-    _add_graph_verbs(_add_noun(commands, "graph", "inspect a graph"))
-    _add_store_verbs(_add_noun(commands, "store", "look after a store"))
+    _add_runs_verbs(add_noun(commands, "runs", "list, inspect and change runs"))
+    add_graph_verbs(add_noun(commands, "graph", "inspect a graph"))
+    add_schedule_verbs(add_noun(commands, "schedules", "have runs start at planned times"))
+    add_store_verbs(add_noun(commands, "store", "look after a store"))
     _add_other_commands(commands)
     ways = _ways(commands)
     for each in (parser, *commands.choices.values()):
         each.ways = ways  # type: ignore[attr-defined]  # subparsers are of the same class
     return parser
-
-
-def _add_subcommands(parser: ArgumentParser, kind: str) -> Verbs:
-    parser.set_defaults(command=None, usage_of=parser)
-    return parser.add_subparsers(metavar=kind)
 
 
 def _ways(commands: Verbs, before: str = "") -> list[str]:
@@ -155,7 +98,7 @@ def _ways(commands: Verbs, before: str = "") -> list[str]:
 
 
 def _add_run_commands(commands: Verbs) -> None:
-    run = _add_verb(commands, "run", "run:run", "run a graph to its end or its next pause")
+    run = add_verb(commands, "run", "run:run", "run a graph to its end or its next pause")
     target = run.add_argument("target", metavar="GRAPH", help=TARGET)
     target.required = (
         False  # `--input a=1 b=2 GRAPH` takes it for one more input; the command puts that right
@@ -170,7 +113,7 @@ def _add_run_commands(commands: Verbs) -> None:
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
     run.add_argument("--priority", type=int, help="with --detach: higher ones first (0)")
     _add_deadline(run, "when the run fails if it hasn't ended")
-    resume = _add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
+    resume = add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
     resume.add_argument("run", metavar="RUN")
     resume.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
@@ -179,7 +122,7 @@ def _add_run_commands(commands: Verbs) -> None:
         "--wait", type=float, metavar="SECONDS", help="wait this long for a process that holds the run"
     )
     _add_deadline(resume, "a new deadline")
-    answer = _add_verb(
+    answer = add_verb(
         commands,
         "answer",
         "run:answer",
@@ -202,7 +145,7 @@ def _add_run_commands(commands: Verbs) -> None:
 
 
 def _add_runs_verbs(verbs: Verbs) -> None:
-    listed = _add_verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
+    listed = add_verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
     _add_filters(listed)
     listed.add_argument(
         "--limit",
@@ -235,7 +178,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     fork.add_argument("--id", help="the id of the new run")
     rollback = _add_run_verb(verbs, "rollback", "run_changes:rollback", "set a run back to a step")
     rollback.add_argument("step", type=int, metavar="STEP")
-    retry = _add_verb(
+    retry = add_verb(
         verbs,
         "retry",
         "many_runs:retry",
@@ -250,13 +193,13 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     send.add_argument("name", metavar="NAME")
     send.add_argument("value", metavar="VALUE", help="JSON if possible, otherwise text")
     send.add_argument("--key", help="of messages with the same name and key, only the first counts")
-    _add_runs(_add_verb(verbs, "cancel", "many_runs:cancel", "stop runs before their next nodes"))
+    _add_runs(add_verb(verbs, "cancel", "many_runs:cancel", "stop runs before their next nodes"))
     export = _add_run_verb(verbs, "export", "run_changes:export", "write a run to one file")
     export.add_argument("file", metavar="FILE")
-    imported = _add_verb(verbs, "import", "run_changes:import_", "put an exported run into the store")
+    imported = add_verb(verbs, "import", "run_changes:import_", "put an exported run into the store")
     imported.add_argument("file", metavar="FILE")
     imported.add_argument("--id", help="its id in this store (default: the one it had)")
-    _add_runs(_add_verb(verbs, "delete", "many_runs:delete", "delete runs and their journals"))
+    _add_runs(add_verb(verbs, "delete", "many_runs:delete", "delete runs and their journals"))
 
 
 def _add_deadline(parser: ArgumentParser, about: str) -> None:
@@ -309,53 +252,14 @@ def _add_filters(parser: ArgumentParser) -> None:
     parser.add_argument("--text", help="with this text in their last error")
 
 
-def _add_graph_verbs(verbs: Verbs) -> None:
-    show = _add_verb(verbs, "show", "graph:show", "its nodes and edges")
-    show.add_argument("target", metavar="GRAPH", help=TARGET)
-    check = _add_verb(verbs, "check", "graph:check", "whether it is valid; else everything that is wrong")
-    check.add_argument("target", metavar="GRAPH", help=TARGET)
-    draw = _add_verb(verbs, "draw", "graph:draw", "a picture of it")
-    draw.add_argument("target", metavar="GRAPH", help=TARGET)
-    draw.add_argument(
-        "--format", choices=("text", "svg", "mermaid"), help="default: by the ending of --out, else text"
-    )
-    draw.add_argument("--run", metavar="RUN", help="colour it by the progress of this run")
-    draw.add_argument("--out", metavar="FILE", help="write it to this file: .svg, .mmd or .txt")
-    _add_verb(verbs, "schema", "graph:schema", "the JSON Schema of YAML files, for editors")
-
-
-def _add_store_verbs(verbs: Verbs) -> None:
-    _add_verb(verbs, "info", "store:info", "what it is, and how many runs it has")
-    migrate = _add_verb(verbs, "migrate", "store:migrate", "bring its schema up to date")
-    migrate.add_argument("--print", action="store_true", dest="show", help="only print the SQL")
-    verify = _add_verb(verbs, "verify", "store:verify", "look for damage, in one run or all")
-    verify.add_argument("run", metavar="RUN", nargs="?")
-    flatten = _add_verb(
-        verbs, "flatten", "store:flatten", "write runs, steps and states as plain tables, without secrets"
-    )
-    flatten.add_argument("file", metavar="FILE", help="a SQLite database (.db), or JSON lines (.jsonl)")
-    prune = _add_verb(verbs, "prune", "store:prune", "delete runs that ended long ago")
-    prune.add_argument(
-        "--older",
-        metavar="AGE",
-        help=f"unchanged for this long: 30m, 24h, 7d ({RETENTION_HOURS:g}h, unless --newest)",
-    )
-    prune.add_argument("--status", action="append", help="with this status (default: all that ended)")
-    prune.add_argument(
-        "--newest", type=int, metavar="N", help="keep at most the newest N ended runs of each graph"
-    )
-    prune.add_argument("--dry-run", action="store_true", help="only list what would be deleted")
-    prune.add_argument("--yes", action="store_true", help="don't ask for confirmation")
-
-
 def _add_other_commands(commands: Verbs) -> None:
     _add_worker(commands)
-    demo = _add_verb(
+    demo = add_verb(
         commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )
     demo.add_argument("--dir", metavar="DIR", help="where to put it (default: a new directory)")
     demo.add_argument("--fast", action="store_true", help="without pauses to read")
-    completion = _add_verb(
+    completion = add_verb(
         commands, "completion", "completion:show", "a script that completes commands for your shell"
     )
     completion.add_argument(
@@ -366,7 +270,7 @@ def _add_other_commands(commands: Verbs) -> None:
 
 
 def _add_worker(commands: Verbs) -> None:
-    worker = _add_verb(
+    worker = add_verb(
         commands, "worker", "worker:work", "execute queued, sleeping and crashed runs until it is stopped"
     )
     worker.add_argument(
@@ -402,49 +306,7 @@ def _add_seconds(parser: ArgumentParser, option: str, default: float, about: str
     parser.add_argument(option, type=float, default=default, metavar="SECONDS", help=f"{about} ({default:g})")
 
 
-def _add_noun(commands: Verbs, name: str, about: str) -> Verbs:
-    parser = commands.add_parser(name, help=about, description=_sentence(about))
-    _add_common(parser, hidden=True)
-    return _add_subcommands(parser, "VERB")
-
-
 def _add_run_verb(verbs: Verbs, name: str, command: str, about: str) -> ArgumentParser:
-    parser = _add_verb(verbs, name, command, about)
+    parser = add_verb(verbs, name, command, about)
     parser.add_argument("run", metavar="RUN")
     return parser
-
-
-def _add_verb(commands: Verbs, name: str, command: str, about: str) -> ArgumentParser:
-    """A command, with the options that all commands take."""
-    parser = commands.add_parser(
-        name,
-        help=about,
-        description=_sentence(about),
-        epilog=EXIT_CODES,
-        formatter_class=RawDescriptionHelpFormatter,
-    )
-    _add_common(parser)
-    parser.set_defaults(command=f"limpet.cli.commands.{command}")
-    return parser
-
-
-def _add_common(parser: ArgumentParser, hidden: bool = False) -> None:
-    """The options of all commands. They may be given before a verb as well, where the help doesn't list them."""
-    # A default here would overwrite what was given before the verb: `make_parser` sets the defaults.
-    add = partial(parser.add_argument, default=SUPPRESS)
-    helps = {
-        "store": "sqlite:///runs.db, postgresql://…; else LIMPET_STORE",
-        "graph": "where the code of graphs is; repeatable",
-        "json": "print JSON, for programs",
-        "no_color": "no colours",
-    }
-    if hidden:
-        helps = dict.fromkeys(helps, SUPPRESS)
-    add("--store", metavar="URL", help=helps["store"])
-    add("--graph", action="append", metavar="GRAPH", help=helps["graph"])
-    add("--json", action="store_true", help=helps["json"])
-    add("--no-color", action="store_true", help=helps["no_color"])
-
-
-def _sentence(about: str) -> str:
-    return f"{about[0].upper()}{about[1:]}."

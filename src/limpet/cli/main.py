@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from limpet.cli.arguments import WrongCommandLine, make_parser
+from limpet.cli.arguments import make_parser
+from limpet.cli.command_parser import WrongCommandLine
 from limpet.cli.exit_codes import FAILED, INTERRUPTED, OK, USAGE, code_for
 from limpet.cli.output import Output, printable_log
 from limpet.cli.streams import CannotWrite, discard, prepare_streams, write

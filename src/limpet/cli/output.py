@@ -39,7 +39,8 @@ STATUSES = {
     "abandoned": "31",
     "quarantined": "31",
 }
-COLOURS = {**STATUSES, "dim": "2", "bold": "1"}
+SCHEDULE_STATUSES = {"active": "32", "overdue": "31", "ended": "2"}
+COLOURS = {**STATUSES, **SCHEDULE_STATUSES, "dim": "2", "bold": "1"}
 RUN = "run"
 """The column of run ids. They are shown whole, or by a beginning that can be typed in their place."""
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from limpet.engine.schedules.timetable import checked_zone, make_timetable
 from limpet.errors import DeclarationError, UsageError
+from limpet.graphs.names import checked_name
 from limpet.stores.memory import MemoryStore
-from limpet.yaml_files.build.builder import BuildContext, NestedGraph
+from limpet.yaml_files.build.builder import BuildContext, DeclarationBuilder, NestedGraph
 from limpet.yaml_files.build.child_graphs import ChildGraph, ChildGraphs
 from limpet.yaml_files.build.graph import DeclaredGraph, GraphBuilder
 from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, StandInCode
@@ -127,6 +131,10 @@ def build_child_file(path: Path, around: BuildContext) -> ChildGraph:
 def build_inline(value: Value, around: BuildContext) -> NestedGraph:
     """A graph inside another one that is declared inline. Its mistakes are noted with those of the file."""
     builder = _builder(value, around)
+    if value.get("schedules") is not None:
+        around.mistakes.note(
+            value.keys["schedules"], "a graph inside another one has no runs, so it has no schedules"
+        )
     graph = builder.define(value.text("name") or builder.kind)
     return NestedGraph(graph, *builder.interrupts())
 
@@ -176,7 +184,33 @@ def _define(
     is_partial = len(mistakes) > 0
     context = BuildContext(mistakes, code, directory, outer_files, is_partial, children, resources)
     builder = _builder(value, context)
-    return builder.define(_name_of(value, file)), builder
+    graph = builder.define(_name_of(value, file))
+    graph.declared_schedules = _read_schedules(builder)
+    return graph, builder
+
+
+def _read_schedules(builder: DeclarationBuilder) -> list[dict[str, Any]]:
+    """The schedules of a file, each as `Schedules.add` takes it. Notes the mistakes that the tables don't know."""
+    found: list[dict[str, Any]] = []
+    if builder.is_partial:
+        return found
+    for value in builder.value.items("schedules"):
+        settings = value.plain_data()
+        builder.attempt(value, partial(_check_schedule, settings, list(found)))
+        found.append(settings)
+    return found
+
+
+def _check_schedule(settings: dict[str, Any], earlier: list[dict[str, Any]]) -> None:
+    """Raise `UsageError` for a schedule that can't be added."""
+    name = checked_name("schedule", settings["name"])
+    if any(each["name"] == name for each in earlier):
+        raise UsageError(f"there are two schedules called {name!r}")
+    cron = settings.get("cron")
+    zone = checked_zone(settings.get("timezone", "UTC"))
+    if cron is None or find_spec("cronsim") is not None:
+        # A process that only runs the graph needn't have the package that reads cron expressions.
+        make_timetable(cron, settings.get("every"), zone, settings.get("starts"), settings.get("ends"), 0.0)
 
 
 def _name_of(value: Value, file: Path | None) -> str:

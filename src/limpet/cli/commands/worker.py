@@ -8,6 +8,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from time import time
 
+from limpet.cli.commands.schedules import put_declared
 from limpet.cli.exit_codes import INTERRUPTED, OK
 from limpet.cli.output import Output, printable_log
 from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, find_store, load_graphs, project_graphs
@@ -48,6 +49,7 @@ def work(args: Namespace, output: Output) -> int:
     if not graphs:
         raise UsageError(f"no graph named: pass GRAPH or --graph, {NAME_GRAPHS_FOR_ALL_COMMANDS}")
     store = find_store(args, graphs[0])
+    put_declared(graphs, store)
     handler = logging.StreamHandler()
     handler.setFormatter(printable_log("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

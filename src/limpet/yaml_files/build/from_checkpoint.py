@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from limpet.engine.node_context.questions import NOT_GIVEN
@@ -29,6 +30,9 @@ class ResumesFromCheckpoint(_Base):
 
     declared_store: Any = None
     """What the file says of the store, in a graph that was only checked: its store isn't opened."""
+
+    declared_schedules: Sequence[Mapping[str, Any]] = ()
+    """The schedules of the file, each as `Schedules.add` takes it. A worker puts them into the store."""
 
     def _prepare(self, invocation: Invocation, stream: bool) -> tuple[str, OpenSession]:
         if invocation.checkpoint is None and self.default_checkpoint is not None:

@@ -1,6 +1,6 @@
 """Every key that a file may have, the type of its value, and what it is for. A new key is added here.
 
-Those under `config` are in `config_keys.py`.
+Those under `config` are in `config_keys.py`, those under `schedules` in `schedule_keys.py`.
 
 The loader checks files with these tables, the JSON Schema is generated from them, and tests hold the schema and the
 reference (docs/reference/yaml.md) against them. What a key does is in `build/graph.py` and `build/workflow.py`. The
@@ -18,6 +18,7 @@ from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.config_keys import GRAPH_CONFIG, WORKFLOW_CONFIG
 from limpet.yaml_files.grammar.mappings import Key, KeyedMapping, KeyRules, SharedType, TypeBySwitch
 from limpet.yaml_files.grammar.mistakes import Mistakes
+from limpet.yaml_files.grammar.schedule_keys import SCHEDULE
 from limpet.yaml_files.grammar.shared_types import (
     DURATION,
     DURATION_OR_ZERO,
@@ -359,6 +360,10 @@ _TOP_KEYS: Final[Mapping[str, Key]] = {
     "resources": Key(
         MapOf(REFERENCE, "a mapping of names to references"),
         "Live objects for functions that name them as parameters: each an object or a factory, as module:name.",
+    ),
+    "schedules": Key(
+        ListOf(SharedType("schedule", "a mapping", lambda: SCHEDULE), "a list of schedules"),
+        "When its runs start by themselves.",
     ),
 }
 

@@ -1,0 +1,286 @@
+"""`schedules add`, `sync`, `list`, `show`, `pause`, `resume`, `trigger`, `delete`: runs that start by themselves."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterable
+from datetime import datetime
+from time import time
+from typing import Any
+
+from limpet import Firing, ScheduleInfo, Schedules
+from limpet.cli.exit_codes import OK
+from limpet.cli.inputs import input_keys, read_input, read_pairs
+from limpet.cli.next_commands import worker_command
+from limpet.cli.output import Output
+from limpet.cli.project import (
+    Graph,
+    GraphOnStore,
+    command_line,
+    find_store,
+    load_graphs,
+    load_target,
+    project_graphs,
+)
+from limpet.cli.values import relative_time
+from limpet.engine.schedules.timetable import local_time
+from limpet.errors import UsageError
+from limpet.journal.store import Store
+
+SHOWN_TIMES = 5
+"""How many of the next times `schedules show` lists."""
+SHOWN_FIRINGS = 10
+"""How many of the last firings `schedules show` lists; `--json` has all that are known."""
+
+
+def add(args: Namespace, output: Output) -> int:
+    """Add a schedule, or change one."""
+    loaded = load_target(args.target)
+    known = input_keys(loaded.compiled().plan)
+    values = read_input(args.input, known)
+    for warning in known.warnings(values):
+        output.say(warning)
+    store = find_store(args, loaded)
+    _refuse_memory(store)
+    info = Schedules(store).add(
+        args.name,
+        GraphOnStore(loaded, store),
+        cron=args.cron,
+        every=args.every,
+        timezone=args.timezone,
+        input=values or None,
+        config=read_pairs(args.config, "--config") or None,
+        tags=args.tag,
+        queue=args.queue,
+        priority=args.priority,
+        overlap=args.overlap,
+        catch_up=args.catch_up,
+        starts=args.starts,
+        ends=args.ends,
+        paused=args.paused,
+        replace=args.replace,
+    )
+    if output.json:
+        output.result(_facts(info))
+        return OK
+    output.facts(_shown(info))
+    args.graph = args.graph or [args.target]
+    output.hint(*worker_command("A worker fires it. If none is running, start one:", args))
+    return OK
+
+
+def sync(args: Namespace, output: Output) -> int:
+    """Add or change the schedules that files declare."""
+    graphs = load_graphs(args.targets) or project_graphs(args)
+    if not graphs:
+        raise UsageError("no file named: pass FILE, or --graph")
+    store = find_store(args, graphs[0])
+    _refuse_memory(store)
+    found = put_declared(graphs, store)
+    if output.json:
+        output.result([_facts(info) for info in found])
+        return OK
+    _show_table(found, output, "no schedules are declared")
+    return OK
+
+
+def put_declared(graphs: Iterable[Graph], store: Store) -> list[ScheduleInfo]:
+    """Put the schedules that the files of graphs declare into the store. Whether one is paused there stays.
+
+    Schedules that are in the store and not, or no longer, in a file stay as they are. Raises `UsageError`.
+    """
+    declared: dict[str, tuple[Graph, dict[str, Any]]] = {}
+    for graph in graphs:
+        for each in getattr(graph, "declared_schedules", ()):
+            if each["name"] in declared:
+                raise UsageError(f"two files declare a schedule {each['name']!r}: give one another name")
+            declared[each["name"]] = (graph, {**each})
+    if not declared:
+        return []
+    schedules = Schedules(store)
+    there = {document.name for document in store.list_documents("schedule/")}
+    found = []
+    for name, (graph, settings) in declared.items():
+        del settings["name"]
+        if f"schedule/{name}" in there:
+            settings["paused"] = False  # which leaves it as it is
+        found.append(schedules.add(name, GraphOnStore(graph, store), **settings, replace=True))
+    return found
+
+
+def list_schedules(args: Namespace, output: Output) -> int:
+    """All schedules in the store."""
+    found = Schedules(find_store(args, must_exist=True)).list()
+    if output.json:
+        output.result([_facts(info) for info in found])
+        return OK
+    _show_table(found, output, "no schedules yet")
+    overdue = [info for info in found if info.status == "overdue"]
+    if overdue:
+        graphs = ", ".join(sorted({repr(info.graph) for info in overdue}))
+        output.hint(*worker_command(f"No worker that knows graph {graphs} is running. Start one:", args))
+    return OK
+
+
+def show(args: Namespace, output: Output) -> int:
+    """One schedule, with its next times and its last firings."""
+    schedules = _schedules(args)
+    info = schedules.get(args.name)
+    times = schedules.next_times(args.name, SHOWN_TIMES)
+    if output.json:
+        output.result({**_facts(info), "next_times": [each.isoformat() for each in times]})
+        return OK
+    output.facts(_shown(info))
+    if info.status != "ended":
+        output.table(("next times", ""), [(_clock(each), _relative(each)) for each in times], "no times")
+    rows = [_firing_row(firing, info.timezone) for firing in reversed(info.recent[-SHOWN_FIRINGS:])]
+    if rows:
+        output.table(("planned", "outcome", "run", "status", ""), rows)
+    if info.paused:
+        output.hint("Resume it with:", command_line("schedules resume", args, args.name))
+    return OK
+
+
+def pause(args: Namespace, output: Output) -> int:
+    """Fire a schedule no more."""
+    _schedules(args).pause(args.name)
+    return _report(args, output, "is paused")
+
+
+def resume(args: Namespace, output: Output) -> int:
+    """Fire a paused schedule again."""
+    schedules = _schedules(args)
+    schedules.resume(args.name)
+    following = schedules.get(args.name).next_time
+    return _report(args, output, f"is active; next: {_clock(following) or 'no time is left'}")
+
+
+def trigger(args: Namespace, output: Output) -> int:
+    """Have a worker start a run now."""
+    run_id = _schedules(args).trigger(args.name)
+    if output.json:
+        output.result({"run_id": run_id, "status": "triggered"})
+        return OK
+    output.text(run_id)
+    output.hint(*worker_command("A worker starts it. If none is running, start one:", args))
+    return OK
+
+
+def delete(args: Namespace, output: Output) -> int:
+    """Delete a schedule."""
+    _schedules(args).delete(args.name)
+    return _report(args, output, "is deleted; its runs stay")
+
+
+def _schedules(args: Namespace) -> Schedules:
+    return Schedules(find_store(args, must_exist=True))
+
+
+def _refuse_memory(store: Store) -> None:
+    if not store.abilities.shared:
+        raise UsageError(
+            "a schedule in memory ends with this command: give a store that a worker can open, such as "
+            "--store sqlite:///runs.db"
+        )
+
+
+def _report(args: Namespace, output: Output, what: str) -> int:
+    if output.json:
+        output.result({"schedule": args.name})
+    else:
+        output.say(f"schedule {args.name} {what}")
+    return OK
+
+
+def _show_table(found: list[ScheduleInfo], output: Output, empty: str) -> None:
+    columns = ("schedule", "graph", "status", "when", "next", "last", "")
+    rows = [
+        (
+            info.name,
+            info.graph,
+            info.status,
+            info.when,
+            _time_and_distance(info.next_time),
+            _last(info),
+            _remark(info),
+        )
+        for info in found
+    ]
+    output.table(columns, rows, empty, left_out_first=("graph", "last"))
+
+
+def _remark(info: ScheduleInfo) -> str:
+    if info.status == "overdue":
+        return "no worker that knows its graph has looked"
+    if info.status == "waiting":
+        return f"{info.waiting} waiting for an earlier run to end"
+    if info.last_outcome == "failed":
+        return info.last_error
+    return ""
+
+
+def _last(info: ScheduleInfo) -> str:
+    if info.last_time is None or info.last_outcome is None:
+        return ""
+    return f"{info.last_outcome} {_relative(info.last_time)}"
+
+
+def _shown(info: ScheduleInfo) -> dict[str, Any]:
+    return {
+        "schedule": info.name,
+        "graph": info.graph,
+        "status": info.status,
+        "when": info.when,
+        "timezone": info.timezone,
+        "next": _time_and_distance(info.next_time),
+        "waiting": info.waiting or None,
+        "last": _last(info),
+        "fired": info.fired,
+        "skipped": info.skipped or None,
+        "failed": info.failed or None,
+        "last error": info.last_error,
+        "overlap": info.overlap,
+        "catch up": info.catch_up,
+        "input": info.input,
+        "config": info.config,
+        "tags": ", ".join(info.tags),
+        "queue": info.queue,
+        "priority": info.priority or None,
+        "starts": _clock(info.starts),
+        "ends": _clock(info.ends),
+    }
+
+
+def _firing_row(firing: Firing, zone: str) -> tuple[str | None, ...]:
+    return (
+        _clock(local_time(firing.planned, zone)),
+        firing.outcome,
+        firing.run_id,
+        firing.status,
+        firing.detail,
+    )
+
+
+def _time_and_distance(moment: datetime | None) -> str:
+    if moment is None:
+        return ""
+    return f"{_clock(moment)} ({_relative(moment)})"
+
+
+def _clock(moment: datetime | None) -> str:
+    """A time as the clocks of its zone show it."""
+    if moment is None:
+        return ""
+    return moment.strftime("%Y-%m-%d %H:%M:%S %Z" if moment.second else "%Y-%m-%d %H:%M %Z")
+
+
+def _relative(moment: datetime) -> str:
+    return relative_time(moment.timestamp(), time())
+
+
+def _facts(info: ScheduleInfo) -> dict[str, Any]:
+    """A schedule as data for a program."""
+    data = info._asdict()
+    for name in ("next_time", "last_time", "starts", "ends"):
+        data[name] = None if data[name] is None else data[name].isoformat()
+    return {**data, "paused": info.paused, "recent": [firing._asdict() for firing in info.recent]}

@@ -1,0 +1,146 @@
+"""`limpet schedules`: add, list, show, pause, resume, trigger, delete and sync. H17."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from limpet import Schedules
+from limpet.cli import noun_arguments
+from limpet.engine.schedules import schedule
+from support.command_line import Command
+
+STORE = "sqlite:///limpet.db"
+
+FILE = """
+name: letters
+nodes:
+  - name: send
+    set: {sent: true}
+schedules:
+  - name: nightly
+    cron: 30 2 * * *
+    timezone: Europe/Berlin
+    input: {region: north}
+    tags: [post]
+    paused: true
+  - {name: often, every: 15m, overlap: queue, catch_up: last, priority: 2}
+"""
+
+
+def test_a_schedule_is_added_listed_and_shown(limpet: Command) -> None:
+    """H17: with the next times in its zone; values have the types of the graph's schema."""
+    added = limpet(
+        *("schedules", "add", "nightly", "flows:graph", "--cron", "30 2 * * *"),
+        *("--timezone", "Europe/Berlin", "-i", "topic=42", "--tag", "night", "--overlap", "queue"),
+    )
+    assert added.code == 0, added.err
+    assert "limpet worker" in added.err
+    assert limpet("schedules", "add", "often", "flows:plain", "--every", "15m", "--paused").code == 0
+    listed = limpet("schedules", "list")
+    assert [line.split()[:3] for line in listed.out.splitlines()[1:]] == [
+        ["nightly", "article", "active"],
+        ["often", "plain", "paused"],
+    ]
+    assert "02:30 CE" in listed.out
+    shown = limpet("schedules", "show", "nightly")
+    assert '{"topic": "42"}' in shown.out
+    assert shown.out.count("02:30 CE") == 6
+    data = limpet("schedules", "show", "nightly", "--json").data
+    assert (data["when"], data["overlap"], data["tags"]) == ("30 2 * * *", "queue", ["night"])
+    assert len(data["next_times"]) == 5
+    assert [each["name"] for each in limpet("schedules", "list", "--json").data] == ["nightly", "often"]
+
+
+def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
+    """H17: each says what it did; a name that isn't there ends with 4."""
+    limpet("schedules", "add", "sums", "flows:plain", "--every", "1h")
+    assert "is paused" in limpet("schedules", "pause", "sums").err
+    assert limpet("schedules", "show", "sums", "--json").data["status"] == "paused"
+    assert "limpet schedules resume sums" in limpet("schedules", "show", "sums").err
+    assert "is active; next: 20" in limpet("schedules", "resume", "sums").err
+    triggered = limpet("schedules", "trigger", "sums", "--json").data
+    assert triggered["run_id"].startswith("sums:")
+    assert triggered["run_id"].endswith("Z-manual")
+    assert "its runs stay" in limpet("schedules", "delete", "sums").err
+    assert limpet("schedules", "list").err == "no schedules yet\n"
+    missing = limpet("schedules", "pause", "sums")
+    assert (missing.code, missing.err) == (4, "error: no schedule 'sums' in this store\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["sums", "flows:plain"], "one of the arguments --cron --every is required"),
+        (["sums", "flows:plain", "--cron", "* * * * *", "--every", "1h"], "not allowed with"),
+        (["sums", "flows:plain", "--cron", "99 * * * *"], "wrong minute"),
+        (["sums", "flows:plain", "--every", "1h", "--timezone", "Berlin"], "no time zone 'Berlin'"),
+        (["a/b", "flows:plain", "--every", "1h"], "the name of a schedule"),
+        (["sums", "flows:plain", "--every", "1h", "--overlap", "skp"], "did you mean 'skip'"),
+        (["sums", "flows:vault", "--every", "1h", "--store", "memory"], "ends with this command"),
+        (["sums", "flows:nothing", "--every", "1h"], "no 'nothing'"),
+    ],
+)
+def test_what_cannot_be_scheduled_is_refused(limpet: Command, arguments: list[str], said: str) -> None:
+    """H17: as wrong usage."""
+    refused = limpet("schedules", "add", *arguments)
+    assert refused.code == 2
+    assert said in refused.err
+
+
+def test_other_values_need_replace(limpet: Command) -> None:
+    """H17: the same ones change nothing."""
+    words = ("schedules", "add", "sums", "flows:plain", "--every", "1h")
+    assert limpet(*words).code == 0
+    assert limpet(*words).code == 0
+    refused = limpet(*words, "--tag", "x")
+    assert refused.code == 2
+    assert "exists with other values: tags" in refused.err
+    assert limpet(*words, "--tag", "x", "--replace").code == 0
+
+
+def test_a_worker_puts_the_schedules_of_its_file_into_the_store(limpet: Command, here: Path) -> None:
+    """H17: adds, changes, and leaves pauses and schedules that the file no longer has as they are."""
+    (here / "letters.yaml").write_text(FILE)
+    assert limpet("worker", "letters.yaml", "--once").code == 0
+    schedules = Schedules(STORE)
+    nightly, often = schedules.list()
+    assert (nightly.status, nightly.input, nightly.tags) == ("paused", {"region": "north"}, ("post",))
+    assert (often.status, often.overlap, often.catch_up, often.priority) == ("active", "queue", "last", 2)
+    schedules.pause("often")
+    schedules.resume("nightly")
+    (here / "letters.yaml").write_text(FILE.replace("priority: 2", "priority: 3").replace("north", "south"))
+    synced = limpet("schedules", "sync", "letters.yaml", "--json").data
+    assert [(each["name"], each["status"]) for each in synced] == [("nightly", "active"), ("often", "paused")]
+    nightly, often = schedules.list()
+    assert (nightly.status, nightly.input) == ("active", {"region": "south"})
+    assert (often.status, often.priority) == ("paused", 3)
+    (here / "letters.yaml").write_text(FILE.partition("schedules:")[0])
+    assert limpet("schedules", "sync", "letters.yaml").err == "no schedules are declared\n"
+    assert len(schedules.list()) == 2
+
+
+def test_two_files_cannot_declare_one_schedule(limpet: Command, here: Path) -> None:
+    """H17: each would replace that of the other."""
+    (here / "letters.yaml").write_text(FILE)
+    (here / "cards.yaml").write_text(FILE.replace("letters", "cards"))
+    refused = limpet("schedules", "sync", "letters.yaml", "cards.yaml")
+    assert refused.code == 2
+    assert "two files declare a schedule 'nightly'" in refused.err
+
+
+def test_the_command_line_knows_the_policies() -> None:
+    """H17: it doesn't import them, so that it answers at once."""
+    assert noun_arguments.OVERLAPS == schedule.OVERLAPS
+    assert noun_arguments.CATCH_UPS == schedule.CATCH_UPS
+
+
+def test_json_of_a_schedule_can_be_read_by_any_program(limpet: Command) -> None:
+    """H17: times are ISO 8601 with their offset."""
+    limpet("schedules", "add", "sums", "flows:plain", "--every", "1h", "--ends", "2030-01-01T00:00Z")
+    [found] = json.loads(limpet("schedules", "list", "--json").out)
+    assert datetime.fromisoformat(found["next_time"]).utcoffset() == timedelta(0)
+    assert found["ends"] == "2030-01-01T00:00:00+00:00"
