@@ -21,6 +21,7 @@ from limpet.engine.sessions.compiled_graph import (
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.graph_config import CheckpointConfig
+from limpet.graphs.names import checked_name
 from limpet.graphs.plan import Plan, all_functions, functions_in_branches
 from limpet.journal.optional_calls import provides
 from limpet.journal.store import Store
@@ -55,6 +56,7 @@ class WorkflowOptions(TypedDict, total=False):
     retention: Retention | None
     resources: Mapping[str, Any] | None
     deadline: Moment | None
+    queue: str | None
 
 
 class CompileOptions(NamedTuple):
@@ -81,6 +83,7 @@ class CompileOptions(NamedTuple):
     retention: Retention | None = None
     resources: Resources | None = None
     deadline: Moment | None = None
+    queue: str | None = None
 
     observers: Sequence[ObserverLike] = ()
 
@@ -129,6 +132,7 @@ class CompileOptions(NamedTuple):
             given=frozenset(self._given_run_settings()),
             shares_loop=_shares_loop(plan),
             deadline=self.deadline,
+            queue=self.queue,
         )
 
     def _given_run_settings(self) -> Iterator[str]:
@@ -231,6 +235,11 @@ class CompileOptions(NamedTuple):
         if self.deadline is not None:
             try:
                 moment_of(self.deadline, 0.0, "deadline")
+            except UsageError as mistake:
+                yield str(mistake)
+        if self.queue is not None:
+            try:
+                checked_name("queue", self.queue)
             except UsageError as mistake:
                 yield str(mistake)
 

@@ -21,6 +21,7 @@ from limpet.engine.sessions.start import (
     deadline_for,
     enqueue,
     enqueue_or_find,
+    queue_for,
     start,
     start_or_open,
     tag_names,
@@ -334,6 +335,7 @@ class GraphMethods(ABC, Generic[S]):
         priority: int = 0,
         delay: Span = 0.0,
         deadline: Moment | None = None,
+        queue: str | None = None,
         observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
     ) -> RunHandle[S]:
@@ -341,11 +343,12 @@ class GraphMethods(ABC, Generic[S]):
 
         The input, `config` and `tags` are as for `invoke`. `run_id` is an idempotency key: two starts with the same
         id and input are one run, the first, for as long as the run is kept. An existing run isn't changed: its tags,
-        config and priority stay those of the first start. Runs of a higher `priority` come first; `delay` is how long
-        to wait before the run begins; `deadline` is as for `invoke`. Its result is kept until it is deleted or
-        expires. Raises `UsageError` without a store, and for `observers`, which belong into `compile`, and
-        `RunExists` if the run is of another graph or was started with another input, or, with `if_exists="error"`, if
-        it exists.
+        config, priority and queue stay those of the first start. Of the runs of a graph, those of a higher `priority`
+        come first; `delay` is how long to wait before the run begins; `deadline` is as for `invoke`. Workers may
+        serve only some queues: `queue` is by default that of the graph, else "default". The result is kept until
+        it is deleted or expires. Raises `UsageError` without a store, and for `observers`, which belong into
+        `compile`, and `RunExists` if the run is of another graph or was started with another input, or, with
+        `if_exists="error"`, if it exists.
         """
         from limpet.handle import RunHandle
 
@@ -363,7 +366,9 @@ class GraphMethods(ABC, Generic[S]):
         given = _started_with(_or_nothing(_one_input(input, input_state)))
         check_deadline(deadline)
         until = deadline_for(compiled, deadline)
-        request = StartRequest(given, config, id, labels, run_id is not None, until)
+        request = StartRequest(
+            given, config, id, labels, run_id is not None, until, queue=queue_for(compiled, queue)
+        )
         begin = enqueue_or_find if _resumes(if_exists) else enqueue
         begin(compiled, request, priority, seconds_of(delay, "delay"))
         client = compiled.need_client("start")
@@ -710,7 +715,15 @@ class GraphMethods(ABC, Generic[S]):
             if run_id is None and isinstance(given, State) and given.checkpoint_node is None:
                 run_id = given.run_id  # of a State that the user made for a run to come
             until = deadline_for(compiled, deadline)
-            request = StartRequest(given, config, choose_id(run_id), labels, run_id is not None, until)
+            request = StartRequest(
+                given,
+                config,
+                choose_id(run_id),
+                labels,
+                run_id is not None,
+                until,
+                queue=queue_for(compiled, None),
+            )
             client = compiled.client
             # A store that can't keep two processes apart could have both execute the run.
             if client is None or not _resumes(if_exists) or not client.store.abilities.leases:

@@ -102,6 +102,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         resources: Mapping[str, Any] | None = None,
         observers: Iterable[Any] = (),
         deadline: Moment | None = None,
+        queue: str | None = None,
     ) -> Self:
         """Check the graph, set how it runs, and return it.
 
@@ -133,8 +134,8 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
 
         `resources` are live objects by name, or factories that make them, for nodes that name them as parameters.
         They are never stored. See `docs/how-to/resources.md`. `observers` watch all runs, besides those that the
-        graph was made with; in a worker, too, where the same code compiles the graph. `deadline` is that of runs
-        which are started without one of their own.
+        graph was made with; in a worker, too, where the same code compiles the graph. `deadline` and `queue` are
+        those of runs which are started without their own; workers may serve only some queues.
 
         `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
         stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
@@ -160,6 +161,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
             resources=read_resources(resources, self.name),
             observers=resolve_observers(None, observers),
             deadline=deadline,
+            queue=queue,
         )
         self._interrupts = (
             interrupt_names("interrupt_before", interrupt_before),

@@ -7,7 +7,7 @@ from typing import Any
 
 from limpet.defaults import LEASE, MAX_CRASHES, MAX_RUNS_AT_ONCE, MAX_SLEEP, POLL_INTERVAL, STOP_GRACE
 from limpet.engine.supervisor.catalog import REGISTERED, GraphCatalog, Reference
-from limpet.engine.supervisor.options import SupervisorOptions
+from limpet.engine.supervisor.options import SupervisorOptions, queue_names
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import UsageError, did_you_mean
 from limpet.observe.observer_registry import resolve_observer
@@ -25,6 +25,7 @@ def supervise(
     max_crashes: int = MAX_CRASHES,
     max_sleep: float = MAX_SLEEP,
     grace: float = STOP_GRACE,
+    queues: str | Iterable[str] | None = None,
     observers: Iterable[Any] = (),
 ) -> Supervisor:
     """A supervisor of the runs in `store`: it resumes runs that are queued, that slept, or whose process crashed.
@@ -32,12 +33,13 @@ def supervise(
     Use it with `with` (it works in threads) or `async with` (runs are tasks of the event loop), or call its `run()`.
     `store` is whatever `compile(store=…)` takes, by default that of the environment. `graphs` are the graphs whose
     runs it resumes: graphs, `"package.module:attribute"`, or a dict of these by name; by default all that were
-    registered with `register_graph`.
+    registered with `register_graph`. `queues` are those whose runs it resumes, by default all.
 
     `lease` is for how many seconds it holds a run without renewing: after a crash, another supervisor resumes the run
     within twice that. At most `concurrency` runs are executed at once, of each graph `per_graph` (a number, or a dict
-    by name). The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a row,
-    while it executes alone, is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is
+    by name). Graphs take turns: the one with the fewest runs in progress comes first, and of its runs the most
+    urgent. The store is read every `poll` seconds. A run that crashes its process `max_crashes` times in a row, while
+    it executes alone, is quarantined: it counts as failed. A run that sleeps longer than `max_sleep` seconds is
     released until it is due. `grace` is how many seconds nodes have to finish when the supervisor is stopped.
     `observers`, by name or as objects, watch all its runs.
 
@@ -62,6 +64,7 @@ def supervise(
         max_crashes=max_crashes,
         max_sleep=max_sleep,
         grace=grace,
+        queues=queue_names(queues),
     )
     return Supervisor(opened, catalog, options, [resolve_observer(each) for each in observers])
 

@@ -92,7 +92,8 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         needs a key, except in memory, unless `allow_plain_text_secrets` allows them to be stored as they are.
         `retention` says how long runs of this workflow are kept after they have stopped. `resources` are live objects
         by name, or factories that make them, for tasks that name them as parameters; they are never stored.
-        `deadline` is that of runs which are started without one of their own.
+        `deadline` and `queue` are those of runs which are started without their own; workers may serve only some
+        queues.
 
         `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
         it, and hold when another process resumes it, unless that process's workflow is given other ones.

@@ -236,7 +236,7 @@ class Worker:
         resumer = self.supervisor.resumer
         excluded = resumer.skipped.run_ids().union(self.supervisor.running)
         try:
-            return resumer.orphans.find(self.sim.catalog.names, excluded)
+            return resumer.orphans.find(excluded)
         except Exception:
             return None
 

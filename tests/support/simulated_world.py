@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -444,7 +443,7 @@ class World:
         return name
 
     def check_urgency(self, worker: Worker, found: list[RunHead] | None) -> None:
-        """No run that a worker leaves is more urgent than one that it picks, unless its graph has no room."""
+        """No run that a worker leaves is more urgent than one of its graph that it picks."""
         watcher = worker.supervisor
         picker = watcher.resumer.picker
         suspects = watcher.resumer.suspects
@@ -454,15 +453,14 @@ class World:
         chosen = {head.run_id: head for head in picker.pick(suspects.others(found))}
         if not chosen:
             return
-        least = min(head.priority for head in chosen.values())
-        room = Counter(head.graph for head in chosen.values())
+        least: dict[str, int] = {}
+        for head in chosen.values():
+            least[head.graph] = min(head.priority, least.get(head.graph, head.priority))
         for head in suspects.others(self.store.ready_of(self.catalog.names, MANY)):
             left = head.run_id not in chosen and head.run_id not in watcher.running
-            may = picker.room_for(head.graph) > room[head.graph]
             passed = (
                 left
-                and may
-                and head.priority > least
+                and head.priority > least.get(head.graph, head.priority)
                 and head.run_id not in watcher.resumer.skipped.run_ids()
             )
             self.check(not passed, f"{head.run_id} is more urgent than a run that was picked")

@@ -452,3 +452,33 @@ def test_a_worker_that_is_given_one_file_executes_the_runs_that_it_starts(
     runs = Runs(f"sqlite:///{place}/books.db")
     assert runs.get("b").state["counts"] == [3, 2]
     assert runs.get(child).status == "failed"  # it has had no text
+
+
+def test_a_child_is_in_the_queue_that_its_start_or_its_file_names(files: Callable[..., Path]) -> None:
+    """H18: else in that of its parent."""
+    path = files(
+        graph="""
+nodes:
+  - {name: a, start: {graph: heavy.yaml}, output: a}
+  - {name: b, start: {graph: heavy.yaml, queue: "{{ state.queue }}"}, output: b}
+  - {name: c, start: plain.yaml, output: c}
+config: {queue: parents}
+""",
+        heavy="nodes: [{name: a}]\nconfig: {queue: gpu}",
+        plain="nodes: [{name: a}]",
+    )
+    store = MemoryStore()
+    ended = load(path, store=store).execute({"queue": "night"}, run_id="r")
+    runs = Runs(store)
+    assert [runs.get(each).info.queue for each in ("r", ended["a"], ended["b"], ended["c"])] == [
+        "parents",
+        "gpu",
+        "night",
+        "parents",
+    ]
+
+
+def test_a_file_with_the_name_of_a_queue_that_cannot_be_one_is_refused(files: Callable[..., Path]) -> None:
+    """H18: when it is loaded."""
+    with pytest.raises(DeclarationError, match="the name of a queue must be"):
+        load(files(graph="nodes: [{name: a}]\nconfig: {queue: 'gpu,cpu'}"))

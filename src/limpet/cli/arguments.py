@@ -19,7 +19,7 @@ from limpet.cli.command_parser import (
     add_verb,
 )
 from limpet.cli.noun_arguments import add_graph_verbs, add_schedule_verbs, add_store_verbs
-from limpet.cli.values import at_least_one, per_graph
+from limpet.cli.values import at_least_one, per_graph, queue_list
 from limpet.defaults import (
     LEASE,
     MAX_CRASHES,
@@ -112,6 +112,7 @@ def _add_run_commands(commands: Verbs) -> None:
     run.add_argument("--checkpoint", help="resume from this checkpoint (a file, or run@step)")
     run.add_argument("--detach", action="store_true", help="only queue it: a worker executes it")
     run.add_argument("--priority", type=int, help="with --detach: higher ones first (0)")
+    run.add_argument("--queue", metavar="NAME", help="with --detach: for workers that serve this queue")
     _add_deadline(run, "when the run fails if it hasn't ended")
     resume = add_verb(commands, "resume", "run:resume", "resume a run that stopped or crashed")
     resume.add_argument("run", metavar="RUN")
@@ -147,13 +148,8 @@ def _add_run_commands(commands: Verbs) -> None:
 def _add_runs_verbs(verbs: Verbs) -> None:
     listed = add_verb(verbs, "list", "runs:list_runs", "the runs in the store, newest first")
     _add_filters(listed)
-    listed.add_argument(
-        "--limit",
-        type=at_least_one,
-        default=LISTED_RUNS,
-        metavar="N",
-        help=f"how many at most ({LISTED_RUNS})",
-    )
+    most = f"how many at most ({LISTED_RUNS})"
+    listed.add_argument("--limit", type=at_least_one, default=LISTED_RUNS, metavar="N", help=most)
     listed.add_argument("--after", metavar="CURSOR", help="from this place on: the last page ends there")
     _add_run_verb(
         verbs, "show", "runs:show", "one run: its status, its error or question, and what to do next"
@@ -249,6 +245,7 @@ def _add_filters(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--node", metavar="NAME", help="that have stopped at this node, or have it next")
     parser.add_argument("--parent", metavar="RUN", help="that this run has started")
+    parser.add_argument("--queue", metavar="NAME", help="in this queue")
     parser.add_argument("--text", help="with this text in their last error")
 
 
@@ -286,6 +283,8 @@ def _add_worker(commands: Verbs) -> None:
         metavar="[NAME=]N",
         help="runs of each graph, or of the graph NAME, at the same time; repeatable",
     )
+    queues = "only runs in this queue, or in one of these: gpu,default; repeatable (default: in all)"
+    worker.add_argument("--queue", dest="queues", type=queue_list, action="extend", help=queues)
     crashes = f"crashes of a worker in which a run is alone, until it is quarantined ({MAX_CRASHES})"
     worker.add_argument("--max-crashes", type=int, default=MAX_CRASHES, metavar="N", help=crashes)
     _add_seconds(worker, "--lease", LEASE, "how long it holds a run without renewing")

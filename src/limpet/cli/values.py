@@ -7,6 +7,9 @@ from argparse import ArgumentTypeError
 from datetime import UTC, datetime
 from typing import Any
 
+from limpet.errors import UsageError
+from limpet.graphs.names import checked_name
+
 UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 FAR_AWAY = 60 * 86400.0
 """Seconds from which on a time is shown by its date."""
@@ -53,6 +56,14 @@ def per_graph(text: str) -> tuple[str | None, int]:
     if not number.isdecimal() or int(number) < 1 or (separator and not name):
         raise ArgumentTypeError(f"takes a whole number of at least 1, or NAME=number, not {text!r}")
     return name or None, int(number)
+
+
+def queue_list(text: str) -> list[str]:
+    """The names of queues, separated by commas. Raises `ArgumentTypeError`."""
+    try:
+        return [checked_name("queue", name.strip()) for name in text.split(",")]
+    except UsageError as mistake:
+        raise ArgumentTypeError(mistake.message) from None
 
 
 def at_least_one(text: str) -> int:

@@ -1019,7 +1019,7 @@ def test_orphans_are_found_behind_many_queued_runs(monkeypatch: pytest.MonkeyPat
     store.create(NewRun("orphan", "g", [b"1"], holder="the dead"))
     for number in range(3):
         store.create(NewRun(f"queued {number}", "g", [b"1"], due=0.0))
-    (found,) = orphans.OrphanFinder(store, 10.0).find(["g"], [])
+    (found,) = supervise(store, {"g": "module:graph"}).resumer.orphans.find([])
     assert found.run_id == "orphan"
 
 

@@ -31,6 +31,7 @@ FILTERS = (
     "error",
     "node",
     "parent",
+    "queue",
     "text",
 )
 """The options that are filters of the same name. `--of` is the name of the graph."""

@@ -40,6 +40,8 @@ def run(args: Namespace, output: Output) -> int:
         raise UsageError(
             "--priority is about the order of queued runs: give --detach as well, or leave it out"
         )
+    if args.queue is not None and not args.detach:
+        raise UsageError("--queue is about queued runs: give --detach as well, or leave it out")
     loaded = load_target(target)
     # The commands that are suggested later then say where the code is.
     args.graph = args.graph or [target]
@@ -67,6 +69,7 @@ def run(args: Namespace, output: Output) -> int:
             tags=args.tag,
             priority=args.priority or 0,
             deadline=args.deadline,
+            queue=args.queue,
         )
         if existing is not None:
             return _report_existing(existing, args, output)

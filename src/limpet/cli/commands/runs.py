@@ -13,6 +13,7 @@ from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_run, find_runs, project_graphs
 from limpet.cli.values import utc_time
+from limpet.defaults import QUEUE
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import masked
@@ -42,12 +43,16 @@ def list_runs(args: Namespace, output: Output) -> int:
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
-    columns = ("run", "graph", "status", "step", "node", output.time_heading("updated"), "")
     known = _known_graphs(args, found)
-    rows = [
+    shows_queue = any(info.queue != QUEUE for info in found)
+    columns = ["run", "graph", "status", "step", "node", output.time_heading("updated"), ""]
+    if shows_queue:
+        columns.insert(2, "queue")
+    rows: list[tuple[Any, ...]] = [
         (
             info.run_id,
             info.graph,
+            *([info.queue] if shows_queue else []),
             info.shown_status,
             None if info.problem else info.step,
             node_of(info),
@@ -59,7 +64,7 @@ def list_runs(args: Namespace, output: Output) -> int:
     empty = "no runs yet"
     if filters or args.after:
         empty = "no runs match"
-    output.table(columns, rows, empty, left_out_first=("step", "node", "graph"))
+    output.table(columns, rows, empty, left_out_first=("step", "node", "queue", "graph"))
     if found.next is not None:
         more = "There are more:"
         if found.searched is not None:
@@ -81,6 +86,7 @@ def show(args: Namespace, output: Output) -> int:
         {
             "run": info.run_id,
             "graph": info.graph,
+            "queue": None if info.queue == QUEUE else info.queue,
             "status": info.shown_status,
             "step": info.step,
             "node": node_of(info),

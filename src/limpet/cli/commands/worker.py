@@ -66,6 +66,7 @@ def work(args: Namespace, output: Output) -> int:
         max_crashes=args.max_crashes,
         max_sleep=args.max_sleep,
         grace=args.grace,
+        queues=args.queues,
         observers=[_Display(output), *args.observer],
     )
     if args.once:
@@ -81,6 +82,8 @@ def work(args: Namespace, output: Output) -> int:
             output.say(f"resumed {len(resumed)} run{'s' if len(resumed) != 1 else ''}")
         return OK
     names = ", ".join(graph.name for graph in graphs)
+    if args.queues is not None:
+        names += f" in {', '.join(dict.fromkeys(args.queues))}"
     signals = "Ctrl-C or SIGTERM"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
         signals = "SIGTERM"

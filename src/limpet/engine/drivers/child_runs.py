@@ -12,7 +12,7 @@ from limpet.engine.leases.child_posts import unfinished_children
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.child_runs import ChildRequest
 from limpet.engine.node_context.questions import CallAbandoned, PostAwaited
-from limpet.engine.sessions.start import StartRequest, deadline_for, tag_names
+from limpet.engine.sessions.start import StartRequest, deadline_for, queue_for, tag_names
 from limpet.errors import ChildFailed, RunNotFound
 from limpet.graphs.state import State
 from limpet.journal.reader import read_progress
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from limpet.engine.drivers.child_threads import ChildThreads
+    from limpet.engine.sessions.compiled_graph import CompiledGraph
     from limpet.engine.sessions.session import Session
 
 RECHECK_INTERVALS = (0.2, 1.0, 15.0)
@@ -43,6 +44,8 @@ class SessionChildren:
         """The handles of children by id, as far as nodes of this session have had them."""
         self._begun: set[str] = set()
         self._lock = Lock()
+        self._own_queue: str | None = None
+        """The queue of the session's run, once it is known."""
         self.executor = executor
 
     @property
@@ -60,13 +63,15 @@ class SessionChildren:
         session = self._session
         if session.stop.cancels:
             raise CallAbandoned
+        compiled = graph.compiled()
         start = StartRequest(
             request.input,
             request.config,
             request.run_id,
             tag_names(request.tags),
-            deadline=self._deadline(deadline_for(graph.compiled(), request.deadline)),
+            deadline=self._deadline(deadline_for(compiled, request.deadline)),
             child_of=session.id,
+            queue=self._queue(compiled, request.queue),
         )
         client = session.compiled.need_client("start")
         handle = graph._start_child(client, start, request.priority, request.delay)
@@ -139,6 +144,14 @@ class SessionChildren:
         if given is not None:
             latest = min(latest, moment_of(given, self._session.lifecycle.context.clocks.store(), "deadline"))
         return datetime.fromtimestamp(latest, UTC)
+
+    def _queue(self, compiled: CompiledGraph, given: str | None) -> str:
+        """The queue of a child: the given one, that of its graph, or else that of its parent."""
+        if given is not None or compiled.queue is not None:
+            return queue_for(compiled, given)
+        if self._own_queue is None:
+            self._own_queue = self._session.compiled.need_client("start").head(self._session.id).queue
+        return self._own_queue
 
     def _make_known(self, graph: Any) -> None:
         """A node names the graph of a child: a supervisor that has resumed the run can execute it from now on."""

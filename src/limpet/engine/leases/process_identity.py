@@ -50,6 +50,12 @@ def describe_holder(holder: str | None) -> str:
     return f"process {pid} on {host}"
 
 
+def place_of(holder: str) -> tuple[str, int]:
+    """The host and the process id of a holder; 0 if it has another kind of name."""
+    host, _, _, pid, _ = _parts(holder)
+    return host, int(pid) if pid.isdecimal() else 0
+
+
 @lru_cache(maxsize=1)
 def _name(pid: int) -> str:
     """Cached by process id, so that a forked child gets a name of its own."""

@@ -36,6 +36,8 @@ class ChildOptions(TypedDict, total=False):
     """How long to wait before the child begins."""
     deadline: Moment | None
     """When the child fails if it hasn't ended; never later than the deadline of its parent."""
+    queue: str | None
+    """The queue of the child; by default that of its graph, else that of its parent."""
 
 
 class ChildRequest(NamedTuple):
@@ -48,6 +50,7 @@ class ChildRequest(NamedTuple):
     priority: int
     delay: float
     deadline: Moment | None
+    queue: str | None
 
 
 def start_child(ctx: NodeContext, graph: Any, input: Any, options: ChildOptions) -> Any:
@@ -76,6 +79,7 @@ def start_child(ctx: NodeContext, graph: Any, input: Any, options: ChildOptions)
         options.get("priority", 0),
         seconds_of(options.get("delay", 0.0), "delay"),
         options.get("deadline"),
+        options.get("queue"),
     )
     return children().start(graph, request)
 

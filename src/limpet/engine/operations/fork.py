@@ -16,7 +16,7 @@ from limpet.engine.operations.stored_state import progress_of
 from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.resume import merge_update
-from limpet.engine.sessions.start import choose_id, new_run, run_metadata
+from limpet.engine.sessions.start import choose_id, new_run, queue_for, run_metadata
 from limpet.errors import DamagedRecord
 from limpet.journal.inbox import LETTERS, Posted
 from limpet.journal.progress import Progress
@@ -38,7 +38,7 @@ def fork(
 
     The new run's journal begins with the whole checkpoint, so the new run needs nothing of the old one. Messages that
     were sent to the old run, and not received by then, wait for the new one as well. It has no deadline: that of the
-    old one is a promise about the old one.
+    old one is a promise about the old one. It is in the same queue.
     """
     check_update(update)
     client = compiled.need_client("fork")
@@ -60,8 +60,15 @@ def fork(
         merge_update(compiled.plan, update, progress)
         for path, branch in list(progress.branches_under_way()):
             merge_update(*update_for_branch(compiled.plan, progress, path, update), branch)
-    client.store.create(new_run(progress, tags, None, client.ttl))
+    client.store.create(new_run(progress, tags, None, client.ttl, queue=_queue_of(compiled, run_id)))
     return progress.run_id
+
+
+def _queue_of(compiled: CompiledGraph, run_id: str) -> str:
+    """The queue of a run; that of its graph, if the run's head is damaged."""
+    with suppress(DamagedRecord):
+        return compiled.need_client("fork").head(run_id).queue
+    return queue_for(compiled, None)
 
 
 def _later_letters(client: LeaseClient, run_id: str, progress: Progress, step: int | None) -> list[Letter]:

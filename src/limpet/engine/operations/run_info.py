@@ -8,6 +8,7 @@ from time import time
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from limpet.defaults import QUEUE
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
 from limpet.engine.operations.stored_state import viewed_tail
@@ -100,6 +101,8 @@ class RunInfo(NamedTuple):
     """How many posts wait for a process to take them in: messages, answers, requests to cancel."""
     forked_from: str | None = None
     """The checkpoint that it was forked from."""
+    queue: str = QUEUE
+    """The queue from which workers take it."""
 
     @property
     def shown_status(self) -> str:
@@ -228,6 +231,7 @@ def run_info(head: RunHead) -> RunInfo:
         messages=_message_counts(summary.get("mailbox", {})),
         inbox=head.posted - head.taken,
         forked_from=_origin_of(head, summary),
+        queue=head.queue,
     )
 
 

@@ -78,6 +78,8 @@ class MoreFilters(TypedDict, total=False):
     there, too, because the index has the node of the last stop."""
     parent: str | None
     """The id of the run that started it."""
+    queue: str | None
+    """The name of its queue."""
     text: str | None
     """A text in its last error, in capital or small letters: in the type, the message, or the traceback."""
 
@@ -103,6 +105,7 @@ class RunQuery:
     error: str | None = None
     node: str | None = None
     parent: str | None = None
+    queue: str | None = None
     text: str = ""
     times: tuple[float | None, ...] = (None, None, None, None)
     """Of the creation from and before, and of the last change from and before."""
@@ -114,7 +117,7 @@ class RunQuery:
         for name in filters:
             if name not in known:
                 raise TypeError(f"runs have no filter {name!r}{did_you_mean(name, known)}")
-        for name in ("graph", "error", "node", "parent", "text"):
+        for name in ("graph", "error", "node", "parent", "queue", "text"):
             _check_text(name, filters.get(name))
         times = []
         for name in ("created_since", "created_before", "since", "before"):
@@ -129,6 +132,7 @@ class RunQuery:
             error=filters.get("error"),
             node=filters.get("node"),
             parent=filters.get("parent"),
+            queue=filters.get("queue"),
             text=(filters.get("text") or "").casefold(),
             times=tuple(times),
         )
@@ -181,6 +185,7 @@ class RunQuery:
             tags=self.tags,
             node=self.node,
             parent=self.parent,
+            queue=self.queue,
             error=which.error or self.error,
             created_since=created_since,
             created_before=created_before,

@@ -23,10 +23,11 @@ if TYPE_CHECKING:
     from limpet.graphs.workflow.layers import Layers
 
 
-def check_fits(plan: Plan, progress: Progress, checkpoint: str | None = None) -> bool:
+def check_fits(plan: Plan, progress: Progress, checkpoint: str | None = None, quiet: bool = False) -> bool:
     """Raise unless this plan can resume from this progress: it is the same graph, and has the nodes that it needs.
 
-    `checkpoint` is the file or reference that it was loaded from, if it isn't that of a stored run.
+    `checkpoint` is the file or reference that it was loaded from, if it isn't that of a stored run. `quiet` says that
+    only the check is wanted, so that nothing is logged.
     Returns whether the progress was changed for that: it is if the tasks of a workflow have changed. Raises
     `DamagedRecord`, `UsageError`, `DefinitionError` or `WorkflowChanged`.
     """
@@ -36,12 +37,13 @@ def check_fits(plan: Plan, progress: Progress, checkpoint: str | None = None) ->
         _refuse_missing(plan, progress, checkpoint)
         return False
     # First fit the workflows, which may drop tasks that no longer exist. Only then look for what is missing.
-    refitted = _refit_workflows(plan, progress)
+    refitted = _refit_workflows(plan, progress, quiet)
     _refuse_missing(plan, progress, checkpoint)
-    if plan.layers is None:
+    if plan.layers is not None:
+        if refitted:
+            progress.fingerprint = plan.fingerprint
+    elif not quiet:
         log().warning("graph %s has changed since run %s was saved with it", plan.name, progress.run_id)
-    elif refitted:
-        progress.fingerprint = plan.fingerprint
     return refitted
 
 
@@ -106,7 +108,7 @@ def workflows_in(
         yield from workflows_in(inner, child, "/".join(filter(None, (place, label))))
 
 
-def _refit_workflows(plan: Plan, progress: Progress) -> bool:
+def _refit_workflows(plan: Plan, progress: Progress, quiet: bool) -> bool:
     """Refit changed workflows, the run's own and those inside of it, to the tasks in the code.
 
     Returns whether any has changed. Raises `WorkflowChanged` for one that may not be resumed like that.
@@ -115,7 +117,7 @@ def _refit_workflows(plan: Plan, progress: Progress) -> bool:
 
     # A list, and not `any(…)` over the generator: all of them have to be refitted, not only the first that changed.
     changed = [
-        adopt_current_tasks(layers, inner, name, place)
+        adopt_current_tasks(layers, inner, name, place, quiet)
         for layers, inner, name, place in workflows_in(plan, progress)
     ]
     return any(changed)

@@ -90,6 +90,8 @@ class CompiledGraph(NamedTuple):
     open."""
     deadline: Moment | None = None
     """When a run fails that hasn't ended, unless its caller gives another deadline."""
+    queue: str | None = None
+    """The queue of runs whose caller gives none; None if the graph has none either."""
 
     def watched_by(self, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The same with more observers."""

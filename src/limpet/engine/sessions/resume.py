@@ -40,7 +40,7 @@ from limpet.engine.sessions.compatibility import (
 from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, config_of
-from limpet.engine.sessions.start import emit_start, new_run
+from limpet.engine.sessions.start import emit_start, new_run, queue_for
 from limpet.engine.sessions.trials import (
     TRIAL,
     CrashHistory,
@@ -169,7 +169,7 @@ def resume_checkpoint(
         progress.parent = progress.run_id
         progress.run_id = new_id()
     progress.crashes = 0
-    client.store.create(new_run(progress, (), None, client.ttl))
+    client.store.create(new_run(progress, (), None, client.ttl, queue=queue_for(compiled, None)))
     return resume(compiled, progress.run_id, given, None, stream)
 
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 from time import time
 from typing import Any, NamedTuple
 
+from limpet.defaults import QUEUE
 from limpet.durations import Moment, moment_of
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import this_process
@@ -16,6 +17,7 @@ from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, S
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, config_of
 from limpet.errors import RunExists, RunNotFound, UnstorableValue, UsageError
+from limpet.graphs.names import checked_name
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import hide_secret_path
 from limpet.graphs.state import new_id
@@ -42,7 +44,7 @@ class StartRequest(NamedTuple):
 
     `named` says that the caller chose the run's id. Then the same start may come twice, so a digest of the input is
     stored with the run. `deadline` is when the run fails if it hasn't ended, `child_of` the run whose
-    node starts it.
+    node starts it. `queue` says which workers may execute it.
     """
 
     input: Any
@@ -52,6 +54,7 @@ class StartRequest(NamedTuple):
     named: bool = False
     deadline: Moment | None = None
     child_of: str | None = None
+    queue: str = QUEUE
 
 
 class HeldElsewhere(Exception):
@@ -82,7 +85,10 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
             snapshot = snapshot_record(progress)
         except UnstorableValue as problem:
             raise hide_secret_path(problem, compiled.plan.secrets) from None
-        lease = client.create(new_run(progress, tags, this_process(), client.ttl, due=0.0, snapshot=snapshot))
+        run = new_run(
+            progress, tags, this_process(), client.ttl, due=0.0, snapshot=snapshot, queue=request.queue
+        )
+        lease = client.create(run)
         writer = JournalWriter(run_id, lease.lease.fence, 1, size=len(snapshot))
         _correct_deadline(request, progress, writer, lease.now())
     emit_start(compiled, run_id)
@@ -145,7 +151,7 @@ def enqueue(compiled: CompiledGraph, request: StartRequest, priority: int, delay
     if request.deadline is not None:
         progress.deadline = deadline_of(request.deadline, client.now())
     try:
-        run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority)
+        run = new_run(progress, tags, holder, client.ttl, due=0.0, priority=priority, queue=request.queue)
     except UnstorableValue as problem:
         raise hide_secret_path(problem, compiled.plan.secrets) from None
     if holder is None:
@@ -187,6 +193,13 @@ def deadline_for(compiled: CompiledGraph, given: Moment | None) -> Moment | None
     return given
 
 
+def queue_for(compiled: CompiledGraph, given: str | None) -> str:
+    """The queue of a new run: the one that its caller gives, or that of the graph. Raises `UsageError`."""
+    if given is None:
+        return compiled.queue or QUEUE
+    return checked_name("queue", given)
+
+
 def check_deadline(given: Moment | None) -> None:
     """Raise `UsageError` for what can't be a deadline."""
     if given is not None:
@@ -210,6 +223,7 @@ def new_run(
     due: float | None = None,
     priority: int = 0,
     snapshot: bytes | None = None,
+    queue: str = QUEUE,
 ) -> NewRun:
     """The run that starts with this progress, as a store takes it; `snapshot` is its first record, if it is made."""
     first = Envelope(progress.run_id).close(1, snapshot or snapshot_record(progress))
@@ -234,6 +248,7 @@ def new_run(
         due=due,
         priority=priority,
         labels=labels,
+        queue=queue,
     )
 
 

@@ -1,13 +1,17 @@
-"""Graphs by name, so that a process can resume a run that another process started."""
+"""Graphs by name, so that a process can resume a run that another process started; and as they run on its store."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from threading import Lock
+from time import monotonic
 from typing import Protocol
 
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.engine.supervisor.skipped_runs import RETRY_INTERVAL
 from limpet.errors import DefinitionError, UsageError, did_you_mean
+from limpet.observe.hub import Emit, both
 
 
 class Graph(Protocol):
@@ -50,6 +54,9 @@ class GraphCatalog:
         """The names of the graphs."""
         return list(self._graphs)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._graphs
+
     def add(self, graph: Reference, name: str | None = None) -> str:
         """Add a graph, and return its name. A reference that has a name isn't imported yet.
 
@@ -77,6 +84,10 @@ class GraphCatalog:
                     self._graphs[name] = child
                     self._implied.add(name)
 
+    def is_imported(self, name: str) -> bool:
+        """Whether the graph of this name is at hand: its reference was followed, or it was given as a graph."""
+        return not isinstance(self._graphs.get(name, ""), str)
+
     def graph(self, name: str) -> Graph:
         """The graph of this name. Raises `DefinitionError` for a reference that leads elsewhere."""
         found = self._graphs[name]
@@ -88,6 +99,54 @@ class GraphCatalog:
             self._graphs[name] = found
             self._add_children(found)
         return found
+
+
+class GraphsOnStore:
+    """The graphs of a catalog, each with the settings by which a supervisor runs it on its store."""
+
+    def __init__(self, catalog: GraphCatalog, client: LeaseClient, emit: Emit | None) -> None:
+        self.catalog = catalog
+        self._client = client
+        self._emit = emit
+        self._compiled: dict[str, CompiledGraph] = {}
+        self._retries: dict[str, float] = {}
+        """When a graph that couldn't be had is tried again, by the monotonic clock."""
+
+    def compiled(self, name: str) -> CompiledGraph:
+        """The graph of this name. Raises `DefinitionError`, and whatever its module raises."""
+        if name not in self._compiled:
+            compiled = self.catalog.graph(name).compiled()
+            on_save_error = compiled.on_save_error
+            # A worker waits for a store that is unavailable: failing its runs would help no caller.
+            if on_save_error == "fail":
+                on_save_error = "wait"
+            self._compiled[name] = compiled._replace(
+                client=self._client,
+                interval=compiled.interval or 1,
+                checkpointer=None,
+                scratch_store=False,
+                on_save_error=on_save_error,
+                emit=both(compiled.emit, self._emit),
+            )
+        return self._compiled[name]
+
+    def plan_of(self, name: str) -> str | None:
+        """The fingerprint of a graph's plan, for which it may be imported; None if it can't be had."""
+        if name not in self._compiled and monotonic() < self._retries.get(name, 0.0):
+            return None
+        try:
+            return self.compiled(name).plan.fingerprint
+        except (Exception, SystemExit):
+            # A run of it says what is wrong, when it is resumed. Not here, where others wait for the next look.
+            self._retries[name] = monotonic() + RETRY_INTERVAL
+            return None
+
+    def known_plans(self) -> dict[str, str | None]:
+        """The fingerprints of all plans by the names of their graphs; None for those that aren't imported yet."""
+        return {
+            name: self.plan_of(name) if self.catalog.is_imported(name) else None
+            for name in self.catalog.names
+        }
 
 
 def find_graph(reference: str) -> Graph:

@@ -1,4 +1,8 @@
-"""Which runs are resumed next: the urgent ones first, no graph at the cost of another, and never too many.
+"""Which runs are resumed next: no graph at the cost of another, of each graph the urgent ones first, never too many.
+
+The graph with the fewest runs in progress comes first; among equals, the one that was picked least recently. So a
+graph with a long queue, or with urgent runs, never starves another. Within a graph, runs of a higher priority come
+first, and then those that have been ready for longer.
 
 The picker reads no clock and asks no store: it gets the runs that are ready, and returns the runs to resume.
 """
@@ -7,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from limpet.errors import UsageError
 from limpet.journal.store import RunHead
@@ -31,6 +36,9 @@ class RunPicker:
         self._limits = limits
         self._default_limit = default_limit
         self._graph_of_run: dict[str, str] = {}
+        self._picks = 0
+        self._last_pick: dict[str, int] = {}
+        """By graph, which pick in the order of all picks its last one was."""
 
     @property
     def room(self) -> int:
@@ -45,40 +53,56 @@ class RunPicker:
     def room_for(self, graph: str) -> int:
         """How many more runs of one graph may be in progress."""
         in_progress = sum(each == graph for each in self._graph_of_run.values())
-        return min(self.room, self._limits.get(graph, self._default_limit) - in_progress)
+        return min(self.room, self._limit_of(graph) - in_progress)
 
     def started(self, run_id: str, graph: str) -> None:
         """A run is in progress."""
         self._graph_of_run[run_id] = graph
+        self._picks += 1
+        self._last_pick[graph] = self._picks
 
     def ended(self, run_id: str) -> None:
         """A run is no longer in progress."""
         self._graph_of_run.pop(run_id, None)
 
     def pick(self, ready: Iterable[RunHead]) -> list[RunHead]:
-        """The runs to resume now, of those that are ready, in order.
+        """The runs to resume now, of those that are ready, in order. They count as picked once they are `started`."""
+        waiting = self._waiting_by_graph(ready)
+        in_progress = Counter(self._graph_of_run.values())
+        # The smallest comes first: a graph by its runs in progress, then by its last pick, then as listed.
+        turns = [
+            (in_progress[graph], self._last_pick.get(graph, 0), place, graph)
+            for place, graph in enumerate(waiting)
+            if in_progress[graph] < self._limit_of(graph)
+        ]
+        heapify(turns)
+        picked: list[RunHead] = []
+        while turns and len(picked) < self.room:
+            count, _, place, graph = heappop(turns)
+            picked.append(waiting[graph].pop())
+            if waiting[graph] and count + 1 < self._limit_of(graph):
+                heappush(turns, (count + 1, self._picks + len(picked), place, graph))
+        return picked
 
-        Urgent runs come first. Among equally urgent ones, the graph with the fewest runs in progress comes first.
-        """
+    def _waiting_by_graph(self, ready: Iterable[RunHead]) -> dict[str, list[RunHead]]:
+        """The runs that aren't in progress, by graph, the most urgent ones last."""
         # A run can be listed twice, as an orphan and as due: the dict keeps it once.
         candidates = {head.run_id: head for head in ready if head.run_id not in self._graph_of_run}
-        # Each candidate counts as one more run of its graph, so that the graphs take turns.
-        runs_of_graph = Counter(self._graph_of_run.values())
-        ranked: list[tuple[int, int, int, RunHead]] = []
-        for place, head in enumerate(candidates.values()):
-            ranked.append((-head.priority, runs_of_graph[head.graph], place, head))
-            runs_of_graph[head.graph] += 1
-        ranked.sort(key=lambda each: each[:3])
-        rooms = {head.graph: self.room_for(head.graph) for *_, head in ranked}
-        picked: list[RunHead] = []
-        for *_, head in ranked:
-            if rooms[head.graph] > 0 and len(picked) < self.room:
-                rooms[head.graph] -= 1
-                picked.append(head)
-        return picked
+        waiting: dict[str, list[RunHead]] = {}
+        for head in candidates.values():
+            waiting.setdefault(head.graph, []).append(head)
+        for heads in waiting.values():
+            heads.sort(key=lambda head: -head.priority)  # which keeps the order of equally urgent ones
+            heads.reverse()
+        return waiting
+
+    def _limit_of(self, graph: str) -> int:
+        return self._limits.get(graph, self._default_limit)
 
 
 def merge_ready(lists: Sequence[Sequence[RunHead]]) -> list[RunHead]:
-    """The ready runs of several graphs as one list, in the order in which a store would list them."""
-    heads = [head for each in lists for head in each]
-    return sorted(heads, key=lambda head: (-head.priority, head.due or 0.0, head.created, head.run_id))
+    """The ready runs of several lists as one, each once, in the order in which a store would list them."""
+    heads = {head.run_id: head for each in lists for head in each}
+    return sorted(
+        heads.values(), key=lambda head: (-head.priority, head.due or 0.0, head.created, head.run_id)
+    )

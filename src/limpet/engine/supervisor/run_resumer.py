@@ -12,10 +12,12 @@ from limpet.engine.leases.lease_client import client_for, executes_runs
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions import resume as entry
+from limpet.engine.sessions.compatibility import check_fits
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.trials import CrashHistory, CrashLimits, NeedsSolitude
-from limpet.engine.supervisor.catalog import Graph, GraphCatalog
+from limpet.engine.supervisor.catalog import Graph, GraphCatalog, GraphsOnStore
+from limpet.engine.supervisor.lanes import ServedLanes
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
@@ -23,6 +25,7 @@ from limpet.engine.supervisor.run_picker import RunPicker
 from limpet.engine.supervisor.skipped_runs import SkippedRuns
 from limpet.engine.supervisor.stranded_runs import StrandedRuns
 from limpet.engine.supervisor.suspects import Suspects
+from limpet.engine.supervisor.worker_list import OtherWorkers
 from limpet.errors import (
     AlreadyCompleted,
     Conflict,
@@ -32,9 +35,11 @@ from limpet.errors import (
     RunNotFound,
     RunQuarantined,
     StoreUnavailable,
+    UsageError,
 )
+from limpet.journal.reader import read_progress
 from limpet.journal.store import RunHead, Store
-from limpet.observe.hub import Emit, both
+from limpet.observe.hub import Emit
 from limpet.threads.workers import Monitor
 
 if TYPE_CHECKING:
@@ -51,24 +56,28 @@ class RunResumer:
     """
 
     def __init__(
-        self, store: Store, catalog: GraphCatalog, options: SupervisorOptions, emit: Emit | None
+        self,
+        store: Store,
+        catalog: GraphCatalog,
+        options: SupervisorOptions,
+        emit: Emit | None,
+        others: OtherWorkers,
     ) -> None:
-        self.orphans = OrphanFinder(store, options.lease)
+        client = client_for(store, options.lease)
+        self.graphs = GraphsOnStore(catalog, client, emit)
+        self.served = ServedLanes(self.graphs, options.queues, others)
+        self.orphans = OrphanFinder(store, self.served, options.lease)
         self.picker = RunPicker(options.concurrency, options.per_graph)
         self.skipped = SkippedRuns()
-        self.stranded = StrandedRuns(
-            client_for(store, options.lease), self.picker, self.skipped, self._emit_for
-        )
+        self.stranded = StrandedRuns(client, self.served, self.picker, self.skipped, self._emit_for)
         self.suspects = Suspects(options.poll)
         self.changed = Monitor()
         self.stopping = False
         self.resumed_run_ids: dict[str, None] = {}
         """The runs that were resumed, in order; a dict for its order."""
         self._store = store
-        self._catalog = catalog
         self._options = options
         self._emit = emit
-        self._compiled: dict[str, CompiledGraph] = {}
         self._sessions: dict[str, Session] = {}
 
     def resume(self, head: RunHead) -> None:
@@ -113,8 +122,11 @@ class RunResumer:
     def open_session(self, head: RunHead) -> Session | None:
         """Claim and rebuild a run; None if another process has it, or if it can't be resumed, which is logged."""
         try:
+            compiled = self.graphs.compiled(head.graph)
+            if not self._fits(compiled, head):
+                return None
             session = entry.resume(
-                self._compiled_for(head.graph),
+                compiled,
                 head.run_id,
                 ResumeInput(timed=True),
                 None,
@@ -153,6 +165,19 @@ class RunResumer:
             session.close()
             return None
         return session
+
+    def _fits(self, compiled: CompiledGraph, head: RunHead) -> bool:
+        """Whether a run can be continued here, by its plan. That is found out before the run is claimed."""
+        if head.plan in ("", compiled.plan.fingerprint):
+            return True
+        progress = read_progress(self._store.read(head.run_id))
+        try:
+            check_fits(compiled.plan, progress, quiet=True)
+        except (DefinitionError, UsageError) as problem:
+            self.skipped.skip(head.run_id, str(problem), is_logged=False)
+            self.served.note_unfit(head, str(problem))
+            return False
+        return True
 
     def ended(self, head: RunHead, verdict: Verdict | None) -> None:
         """A run has reached its next stop, or wasn't resumed at all."""
@@ -230,31 +255,13 @@ class RunResumer:
 
     def _learn_graph(self, graph: Graph) -> None:
         """A run starts a child: its graph is known to this process from now on, so it can execute the child."""
-        if graph.name not in self._catalog.names:
+        if graph.name not in self.graphs.catalog.names:
             with suppress(DefinitionError):  # another thread has added a graph of the same name
-                self._catalog.add(graph)
+                self.graphs.catalog.add(graph)
 
     def _emit_for(self, name: str) -> Emit | None:
         """The observers of a graph's runs: only those of the supervisor, if the graph isn't known or can't be had."""
         with suppress(LimpetError):
-            if name in self._catalog.names:
-                return self._compiled_for(name).emit
+            if name in self.graphs.catalog.names:
+                return self.graphs.compiled(name).emit
         return self._emit
-
-    def _compiled_for(self, name: str) -> CompiledGraph:
-        """A graph, with the settings by which it runs on this store."""
-        if name not in self._compiled:
-            compiled = self._catalog.graph(name).compiled()
-            on_save_error = compiled.on_save_error
-            # A worker waits for a store that is unavailable: failing its runs would help no caller.
-            if on_save_error == "fail":
-                on_save_error = "wait"
-            self._compiled[name] = compiled._replace(
-                client=client_for(self._store, self._options.lease),
-                interval=compiled.interval or 1,
-                checkpointer=None,
-                scratch_store=False,
-                on_save_error=on_save_error,
-                emit=both(compiled.emit, self._emit),
-            )
-        return self._compiled[name]

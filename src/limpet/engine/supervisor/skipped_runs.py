@@ -44,12 +44,12 @@ class SkippedRuns:
             }
             return {run_id for run_id, skipped in self._runs.items() if skipped.until > now}
 
-    def skip(self, run_id: str, reason: str, seconds: float = RETRY_INTERVAL) -> None:
-        """Skip a run for this many seconds, and log a reason that is new."""
+    def skip(self, run_id: str, reason: str, seconds: float = RETRY_INTERVAL, is_logged: bool = True) -> None:
+        """Skip a run for this many seconds, and log a reason that is new, unless the caller does."""
         with self._lock:
             before = self._runs.get(run_id)
             self._runs[run_id] = SkippedRun(reason, monotonic() + seconds)
-        if before is None or before.reason != reason:
+        if is_logged and (before is None or before.reason != reason):
             log().warning("run %s is skipped: %s", run_id, reason)
 
     def forget(self, run_id: str) -> None:

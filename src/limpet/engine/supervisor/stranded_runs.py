@@ -1,6 +1,7 @@
 """Runs that are due, and that a supervisor can't execute. It can help some of them all the same.
 
-A run whose deadline has passed fails, whether its graph is known or there is room for it: that needs no code of it.
+A run whose deadline has passed fails, whichever its queue is, whether its graph is known, and whether there is room
+for it: that needs no code of it.
 
 A child run whose graph isn't known may have a parent whose graph is. Then the node of the parent that waits for the
 child is called again. It names the graph of the child again, in `ctx.start` or `ctx.join`, and from then on the graph
@@ -10,7 +11,7 @@ from that node, never from stored data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import FAIL, RESUME, next_status
 from limpet.engine.loop.stop_errors import changes_at_deadline
 from limpet.engine.operations.run_info import list_all
+from limpet.engine.supervisor.lanes import ServedLanes
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.run_picker import RunPicker
 from limpet.engine.supervisor.skipped_runs import SkippedRuns
@@ -70,11 +72,13 @@ class StrandedRuns:
     def __init__(
         self,
         client: LeaseClient,
+        served: ServedLanes,
         picker: RunPicker,
         skipped: SkippedRuns,
         emit_for: Callable[[str], Emit | None],
     ) -> None:
         self._client = client
+        self._served = served
         self._picker = picker
         self._interval = min(client.ttl, LOOK_INTERVAL)
         self._skipped = skipped
@@ -88,23 +92,24 @@ class StrandedRuns:
         """Look when next asked to, however short ago the last look was."""
         self._next_look = 0.0
 
-    def look(self, graphs: Collection[str]) -> None:
-        """Look if it is time, or if a graph has become known. `graphs` are all that are."""
-        if monotonic() < self._next_look and self._graphs.issuperset(graphs):
+    def look(self) -> None:
+        """Look if it is time, or if a graph has become known."""
+        if monotonic() < self._next_look and self._graphs.issuperset(self._served.graphs):
             return
         self._next_look = monotonic() + self._interval
-        self.help(self._next_page(), graphs)
+        self.help(self._next_page())
 
-    def help(self, heads: Sequence[RunHead], graphs: Collection[str]) -> None:
+    def help(self, heads: Sequence[RunHead]) -> None:
         """Do what helps these runs, which are due and which no living process executes."""
-        self._graphs = frozenset(graphs)
+        self._graphs = frozenset(self._served.graphs)
         children: list[RunHead] = []
         for head in heads:
-            is_known = head.graph in self._graphs
-            if is_known and self._picker.room_for(head.graph) > 0:
+            if self._served.serves(head.lane) and self._picker.room_for(head.graph) > 0:
                 continue  # it is resumed, and fails then if it is overdue
-            if self._failed_as_overdue(head) or is_known:
+            if self._failed_as_overdue(head) or head.graph in self._graphs:
                 continue
+            if not self._served.serves_queue(head.queue):
+                continue  # other workers are for it
             # Remembered only for the log: once its graph is known, it is resumed at once.
             self._skipped.skip(head.run_id, f"graph {head.graph!r} isn't known to this supervisor", 0.0)
             if _described(head).get("child_of") is not None:

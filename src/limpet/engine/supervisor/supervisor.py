@@ -13,17 +13,21 @@ from time import monotonic, time
 from typing import TYPE_CHECKING, Self
 
 from limpet.durations import patience_of
-from limpet.engine.leases.lease_client import register_supervisor
+from limpet.engine.leases.lease_client import client_for, register_supervisor
+from limpet.engine.leases.process_identity import place_of
+from limpet.engine.leases.workers import WorkerInfo
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.run_resumer import RunResumer
 from limpet.engine.supervisor.watch_loop import WatchLoop
+from limpet.engine.supervisor.worker_list import OtherWorkers, WorkerEntry
 from limpet.errors import UsageError
 from limpet.journal.store import Store
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import gather
 from limpet.threads.workers import start_thread
+from limpet.version import VERSION
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Event, Task
@@ -32,6 +36,8 @@ if TYPE_CHECKING:
 
     from limpet.engine.sessions.session import Session
 
+MAX_LISTED_RUNS = 50
+"""Runs in progress, and lanes that it leaves alone, that a worker lists of itself."""
 STORE_THREADS = 8
 """Threads that look at the store and open runs, for a supervisor on an event loop."""
 STORE_GRACE = 2.0
@@ -61,7 +67,10 @@ class Supervisor:
             )
         self.store = store
         self.options = options
-        self.resumer = RunResumer(store, catalog, options, gather(observers, time))
+        client = client_for(store, options.lease)
+        self._entry = WorkerEntry(client, self._describe)
+        others = OtherWorkers(client, lambda: self._entry.name)
+        self.resumer = RunResumer(store, catalog, options, gather(observers, time), others)
         self.watch_loop = WatchLoop(store, catalog, options, self.resumer)
         self._is_started = False
         self._task: Task[None] | None = None
@@ -85,6 +94,7 @@ class Supervisor:
         with self.resumer.changed.lock:
             if not self._is_started:
                 self.resumer.stopping = False
+                self._entry.keep()
                 self.watch_loop.start()
                 self.watch_loop.start_listener()
                 self._is_started = True
@@ -111,6 +121,7 @@ class Supervisor:
             released.acquire(True, max(0.0, deadline - monotonic()))
         self._is_started = False
         self.watch_loop.wait_until_ended(max(0.0, deadline - monotonic()))
+        self._entry.leave(max(0.0, deadline - monotonic()))
 
     def drain(self) -> list[str]:
         """Resume all runs that are ready, until none is left, and return their ids."""
@@ -164,6 +175,26 @@ class Supervisor:
         """Look at the store now, rather than when it is time: a run was queued, or time was skipped."""
         self.watch_loop.look_now()
 
+    def _describe(self, name: str, since: float, now: float) -> WorkerInfo:
+        """What the list of workers says of this one."""
+        host, pid = place_of(name)
+        running = self.running
+        return WorkerInfo(
+            name=name,
+            host=host,
+            pid=pid,
+            since=since,
+            seen=now,
+            version=VERSION,
+            graphs=self.resumer.graphs.known_plans(),
+            queues=self.options.queues,
+            runs=len(running),
+            run_ids=tuple(running[:MAX_LISTED_RUNS]),
+            concurrency=self.options.concurrency,
+            lease=self.options.lease,
+            left=tuple(self.resumer.served.left()[:MAX_LISTED_RUNS]),
+        )
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -179,6 +210,7 @@ class Supervisor:
         self.resumer.stopping = False
         # Threads of its own: nodes may keep all default threads of the event loop busy.
         self._executor = ThreadPoolExecutor(STORE_THREADS, "limpet-supervisor")
+        self._entry.keep()
         self.watch_loop.start_listener()
         self._task = asyncio.create_task(self.watch_loop.arun(self._executor), name="limpet-supervisor")
         return self

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from limpet.engine.operations.run_info import is_quarantined, list_all
 from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.lanes import ReadyRuns
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
-from limpet.engine.supervisor.run_picker import merge_ready
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
 from limpet.errors import RunNotFound
 from limpet.journal.optional_calls import Notifying, provides
@@ -45,7 +45,9 @@ class WatchLoop:
         self._resumer = resumer
         self._picker = resumer.picker
         self._changed = resumer.changed
+        self._served = resumer.served
         self._stranded = resumer.stranded
+        self._ready_runs = ReadyRuns(store, resumer.served)
         self._backlog: list[RunHead] = []
         self._store_has_more = False
         self._next_look = 0.0
@@ -159,7 +161,7 @@ class WatchLoop:
     def ready(self) -> list[RunHead]:
         """Runs that are ready, more than there is room for: the backlog, or another look at the store."""
         graphs = self._catalog.names
-        self._stranded.look(graphs)
+        self._stranded.look()
         with self._changed.lock:
             room = self._picker.room
             now = monotonic()
@@ -180,17 +182,12 @@ class WatchLoop:
         excluded = self._resumer.skipped.run_ids().union(in_progress, self._resumer.suspects.waiting)
         # Ask for more than there is room for: the rest is the backlog, and saves looks while runs are short.
         limit = room + self._options.concurrency + len(excluded)
-        orphans = self._resumer.orphans.find(graphs, excluded)
+        orphans = self._resumer.orphans.find(excluded)
+        served = [head for head in orphans if self._served.serves(head.lane)]
         # Before the store is asked: what helps these runs makes others ready.
-        self._stranded.help([head for head in orphans if head.graph not in graphs], graphs)
-        lanes = [lane for lane in self._store.lanes() if lane.graph in graphs]
-        found = self._store.ready(lanes, limit)
-        self._store_has_more = len(found) == limit
-        if self._store_has_more and len(lanes) > 1:
-            # The list is full, maybe with runs of one busy lane: ask for each of them, so that none starves.
-            found = merge_ready([self._store.ready([lane], limit) for lane in lanes])
-        ready = [head for head in orphans if head.graph in graphs]
-        return ready + [head for head in found if head.run_id not in excluded]
+        self._stranded.help([head for head in orphans if head not in served])
+        found, self._store_has_more = self._ready_runs.find(limit)
+        return served + [head for head in found if head.run_id not in excluded]
 
     def pick(self, ready: list[RunHead]) -> list[RunHead]:
         """The runs to resume now, which count as in progress at once; the others are the new backlog."""

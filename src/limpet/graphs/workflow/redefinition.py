@@ -111,11 +111,13 @@ def plan_resume(layers: Layers, progress: Progress) -> ResumePlan:
     )
 
 
-def adopt_current_tasks(layers: Layers, progress: Progress, workflow: str, place: str = "") -> bool:
+def adopt_current_tasks(
+    layers: Layers, progress: Progress, workflow: str, place: str = "", quiet: bool = False
+) -> bool:
     """Make a run resume with the tasks that are in the code now. Returns whether that changed anything.
 
-    `place` is where in the run the workflow is, if it isn't the run itself. Raises `WorkflowChanged` if
-    `on_mismatch` is "fail" and the tasks differ.
+    `place` is where in the run the workflow is, if it isn't the run itself; `quiet` logs nothing. Raises
+    `WorkflowChanged` if `on_mismatch` is "fail" and the tasks differ.
     """
     plan = plan_resume(layers, progress)
     if not plan.differs:
@@ -123,11 +125,15 @@ def adopt_current_tasks(layers: Layers, progress: Progress, workflow: str, place
     differences = "\n".join(_difference_lines(plan))
     if layers.on_mismatch == "fail":
         raise WorkflowChanged(progress.run_id, workflow, differences, place)
-    from logging import getLogger
+    if not quiet:
+        from logging import getLogger
 
-    getLogger("limpet.run").warning(
-        "workflow %s has changed since run %s was saved with it:\n%s", workflow, progress.run_id, differences
-    )
+        getLogger("limpet.run").warning(
+            "workflow %s has changed since run %s was saved with it:\n%s",
+            workflow,
+            progress.run_id,
+            differences,
+        )
     state = _state_of(progress)
     now = _current_dag(layers, state["dag"], {*plan.kept, *plan.dropped})
     for names in plan.layers:

@@ -146,6 +146,10 @@ _START = KeyedMapping(
         "deadline": Key(
             Templated(PointInTime()), "When it fails if it hasn't ended; never later than that of this run."
         ),
+        "queue": Key(
+            Templated(Text("the name of a queue")),
+            "Its queue; by default that of its graph, else that of this run.",
+        ),
     },
     suggestions={"inputs": "input", "state": "input", "with": "input", "wait": "join", "run": "graph"},
 )

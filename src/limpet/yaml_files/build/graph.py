@@ -40,6 +40,7 @@ _COMPILE_SETTINGS = (
     "on_save_error",
     "keep",
     "deadline",
+    "queue",
 )
 _BOUNDARIES = dict(zip(BOUNDARY_NAMES, (START, END, START, END), strict=True))
 

@@ -31,6 +31,7 @@ _COMPILE_SETTINGS = (
     "on_mismatch",
     "keep",
     "deadline",
+    "queue",
 )
 
 

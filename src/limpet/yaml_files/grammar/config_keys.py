@@ -48,6 +48,10 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
         NotTemplated(PointInTime(), _NO_TEMPLATE),
         "When a run fails that hasn't ended, counted from its start; a caller can give another one.",
     ),
+    "queue": Key(
+        NotTemplated(Text("the name of a queue"), _NO_TEMPLATE),
+        "The queue of runs whose caller gives none; workers may serve only some queues.",
+    ),
     "max_concurrency": Key(
         POSITIVE_INTEGER, "How many nodes or tasks of a run are called at once, at most; 32 by default."
     ),
