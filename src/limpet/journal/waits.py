@@ -63,6 +63,8 @@ MESSAGE = "message"
 """The kind of a wait for a message that is sent to the run, and of its post."""
 CHILD_RUN = "child run"
 """The kind of a wait for the end of a child run, whose id is the name; and of the post at its end."""
+SLOT = "slot"
+"""The kind of a wait for a slot of a limit, whose name is the name; and of the post when it is its turn."""
 
 ADVANCE = "advance"
 """Tasks of a data flow are done, and others begin or are skipped. See `open_parallel_section.advance`."""

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from time import monotonic, sleep, time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from limpet.defaults import LEASE
@@ -24,6 +24,9 @@ from limpet.errors import Conflict, LimpetError, RunNotFound, StoreError
 from limpet.journal.optional_calls import Notifying, provides
 from limpet.journal.store import ENDED, RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail, checked_id
 from limpet.threads.workers import JobQueue
+
+if TYPE_CHECKING:
+    from limpet.engine.leases.limit_slots import LimitClient
 
 FIRST_RECHECK = 0.02
 """Seconds until a store is read again the first time, while waiting for a change in it."""
@@ -137,6 +140,8 @@ class LeaseClient:
         self.commit_later = self.group_commit.commit_later
         self.upkeep = JobQueue()
         """Jobs that delete what is no longer needed. No run waits for them."""
+        self.limits: LimitClient | None = None
+        """Made when a limit is first needed: see `limit_slots.limits_of`."""
         self._renewal_lock = threading.Lock()
         self._inbox_checks = InboxChecks(self)
         self._claims: deque[_Claim] = deque()

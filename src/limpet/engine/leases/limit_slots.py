@@ -1,0 +1,264 @@
+"""`LimitClient`: asks for slots of limits for the calls and runs of this process, and gives them back.
+
+A slot is held under the lease of its run: it is the run's as long as the store says that the lease is valid. So no
+slot has to be renewed, and one whose holder is dead is free as soon as the run's lease ends.
+
+A call that gets no slot stands in line, if it is asked to: it has a *ticket*. When it is its turn, a slot is reserved
+for it, and its run gets a post, which makes it due: a letter of the kind `SLOT`, with the limit as its name and the
+ticket as its value. Then the call asks again, and tells where it stood. A reservation that isn't used for the length
+of a lease passes on. The call keeps its place, and stands there again when it asks.
+
+Of several limits, slots are taken in the order of their names. A call that stands in line for one keeps those that it
+has. As all calls do so in the same order, none of them waits for another in a circle.
+
+`limit_document.py` has what is stored, `limit_rules.py` the rules, `limit_steps.py` how this process changes a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from threading import Lock
+from time import monotonic
+from typing import Final, NamedTuple
+from uuid import uuid4
+
+from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
+from limpet.engine.leases.limit_document import (
+    LimitDocument,
+    Values,
+    declared_values,
+    line_name,
+    read_limit,
+)
+from limpet.engine.leases.limit_rules import Ask
+from limpet.engine.leases.limit_steps import KEEP, RELEASE, TAKE, UNDO, LimitSteps, Step
+from limpet.engine.leases.stored_limit import StoredLimit
+from limpet.errors import StoreError, UsageError
+from limpet.graphs.limits import Limit
+from limpet.journal.document_names import LIMITS
+from limpet.journal.store import Lease
+from limpet.journal.waits import SLOT
+
+QUEUES_KNOWN: Final = 1.0
+"""Seconds for which it is known which limits hold for a queue."""
+
+CLOCK_KNOWN: Final = 5.0
+"""Seconds for which the difference between this machine's clock and the store's is known."""
+
+
+class SlotRequest(NamedTuple):
+    """A call, or a run as a whole, that needs a slot of each of its limits.
+
+    `lease` is that of the run, under which the slots are held: its id and fence. `call` is the key of the call in the
+    run, "" for the run as a whole. `is_claimed` is false if the worker is about to claim the run: then the fence
+    is that which the claim will give. `counts` says whether it counts for the rates. `wait` is where the call stood
+    in line, if it did.
+    """
+
+    lease: Lease
+    call: str
+    limits: tuple[str, ...]
+    is_claimed: bool = True
+    counts: bool = True
+    wait: SlotWait | None = None
+
+
+class SlotWait(NamedTuple):
+    """It has no slot of this limit, and stands in line with this ticket; with "", it doesn't."""
+
+    limit: str
+    ticket: str
+
+
+def slot_post_key(limit: str, ticket: str) -> str:
+    """The key of the post that tells a run that it is the turn of a ticket."""
+    return f"{SLOT}:{limit}\n{ticket}"
+
+
+def limits_of(client: LeaseClient) -> LimitClient:
+    """The limits of a store, as this process uses them; the same object for the same client."""
+    found = client.limits
+    if found is None:
+        with _lock:
+            found = client.limits
+            if found is None:
+                found = client.limits = LimitClient(client)
+    return found
+
+
+_lock = Lock()
+
+
+class LimitClient:
+    """The limits of one store, as this process uses them. Threads share it. Get it with `limits_of(client)`."""
+
+    def __init__(self, client: LeaseClient) -> None:
+        self._client = client
+        self._steps: dict[str, LimitSteps] = {}
+        self._declared: dict[str, Values] = {}
+        self._owner = uuid4().hex
+        self._queues: dict[str, tuple[str, ...]] = {}
+        self._queues_known_at = float("-inf")
+        self._clock_offset = 0.0
+        self._clock_known_at = float("-inf")
+
+    def declare(self, limits: Iterable[Limit]) -> None:
+        """Store the values that the code gives, where they differ. What was set at run time wins over them.
+
+        Raises `UsageError` for a store that can't have limits, and `StoreError`.
+        """
+        for limit in limits:
+            values = declared_values(limit)
+            if not limit.has_values or self._declared.get(limit.name) == values:
+                continue
+            self.check_store()
+
+            def declared(document: LimitDocument, values: Values = values) -> LimitDocument:
+                return document._replace(declared=values, is_deleted=False)
+
+            self._limit(limit.name).edit(declared)
+            self._declared[limit.name] = values
+
+    def acquire(self, requests: Sequence[SlotRequest], stands_in_line: bool) -> list[SlotWait | None]:
+        """Ask for the slots of these calls; for each return None if it has all its slots, else what it waits for.
+
+        A call that is refused stands in line, or else leaves no trace. To ask again for what is held already does
+        no harm, and counts once. Raises `StoreError`; then none of them has a slot for long.
+        """
+        answers: list[SlotWait | None] = [None] * len(requests)
+        granted: list[list[tuple[str, Step]]] = [[] for _ in requests]
+        for number, request in enumerate(requests):
+            if request.wait is not None and request.wait.ticket and not self._is_turn(request):
+                answers[number] = request.wait
+        try:
+            for name in sorted({limit for request in requests for limit in request.limits}):
+                self._take(name, requests, answers, granted, stands_in_line)
+        except BaseException:
+            self._take_back_later(granted)
+            raise
+        for answer, taken in zip(answers, granted, strict=True):
+            if answer is not None:
+                self._leave(taken, answer)
+        return answers
+
+    def release(self, requests: Sequence[SlotRequest]) -> None:
+        """Give slots back, and hand them to the first in line. If the store fails, that is tried again later."""
+        for name in sorted({limit for request in requests for limit in request.limits}):
+            steps = [Step(RELEASE, self._ask(each)) for each in requests if name in each.limits]
+            with suppress(StoreError):  # they are owed now
+                self._limit(name).carry_out(steps)
+        nudge_supervisors(self._client.store)
+
+    def serve_lines(self) -> float | None:
+        """Hand free slots to those in line, wherever a limit is due; return when to look again, by the store's clock.
+
+        Slots become free as holders die, as reservations pass on, and as rates have room. None means that no call
+        stands in line. Raises `StoreError`.
+        """
+        for steps in list(self._steps.values()):
+            if steps.has_debts:
+                steps.carry_out([])
+        next_looks = []
+        for found in self._client.store.list_documents(LIMITS):
+            due = found.due
+            if due is not None and due <= self.now():
+                due = self._limit(found.name.removeprefix(LIMITS)).serve()
+            if due is not None:
+                next_looks.append(due)
+        return min(next_looks, default=None)
+
+    def limits_for_queue(self, queue: str) -> tuple[str, ...]:
+        """The names of the limits that hold for all runs in a queue, sorted. Raises `StoreError`."""
+        if monotonic() - self._queues_known_at > QUEUES_KNOWN:
+            queues: dict[str, tuple[str, ...]] = {}
+            for found in self._client.store.list_documents(LIMITS):
+                name = found.name.removeprefix(LIMITS)
+                document = read_limit(name, found.body)
+                for each in () if document.is_deleted else document.values.queues:
+                    queues[each] = (*queues.get(each, ()), name)
+            self._queues = queues
+            self._queues_known_at = monotonic()
+        return self._queues.get(queue, ())
+
+    def now(self) -> float:
+        """The time by the store's clock: that of this machine is only used if no lease has told the difference."""
+        client = self._client
+        if client.clock is not None:
+            return client.clock()
+        if monotonic() - self._clock_known_at > CLOCK_KNOWN:
+            for held in list(client.held.values()):
+                self._clock_offset = held.now() - monotonic()
+                self._clock_known_at = monotonic()
+                break
+            else:
+                if not self._clock_offset:
+                    return client.now()
+        return monotonic() + self._clock_offset
+
+    def check_store(self) -> None:
+        """Raise `UsageError` for a store that can't have limits."""
+        abilities = self._client.store.abilities
+        if not abilities.takes_part or not abilities.leases:
+            raise UsageError(f"{self._client.store} can't keep limits").with_advice(
+                "use one of Limpet's own stores: SQLite, PostgreSQL, Redis, files or memory"
+            )
+
+    def _limit(self, name: str) -> LimitSteps:
+        found = self._steps.get(name)
+        if found is None:
+            # Of two threads that do so at once, both get the same.
+            found = self._steps.setdefault(name, LimitSteps(StoredLimit(self._client, name), self.now))
+        return found
+
+    def _ask(self, request: SlotRequest) -> Ask:
+        owner = "" if request.is_claimed else self._owner
+        return Ask(request.lease.run_id, request.lease.fence, request.call, owner, request.counts)
+
+    def _is_turn(self, request: SlotRequest) -> bool:
+        assert request.wait is not None
+        limit, ticket = request.wait
+        if limit not in request.limits:
+            return True
+        return self._limit(limit).is_turn(request.lease.run_id, request.call, ticket)
+
+    def _take(
+        self,
+        name: str,
+        requests: Sequence[SlotRequest],
+        answers: list[SlotWait | None],
+        granted: Sequence[list[tuple[str, Step]]],
+        stands_in_line: bool,
+    ) -> None:
+        """Ask for the slots of one limit, for those that have got those of the limits before."""
+        steps: dict[int, Step] = {}
+        for number, request in enumerate(requests):
+            if answers[number] is None and name in request.limits:
+                step = steps[number] = Step(TAKE, self._ask(request))
+                step.stands_in_line = stands_in_line
+                if request.wait is not None and request.wait.limit == name:
+                    step.old_ticket = request.wait.ticket
+        if not steps:
+            return
+        self._limit(name).carry_out(list(steps.values()))
+        for number, step in steps.items():
+            if step.is_granted:
+                granted[number].append((name, step))
+            else:
+                answers[number] = SlotWait(name, step.ticket)
+
+    def _leave(self, taken: Sequence[tuple[str, Step]], wait: SlotWait) -> None:
+        """Keep the slots of a call that stands in line for another limit; or give them back."""
+        for name, step in taken:
+            back = Step(KEEP if wait.ticket else UNDO, step.ask)
+            back.granted_at = step.granted_at
+            back.mark = line_name(wait.limit, wait.ticket)
+            with suppress(StoreError):  # they are owed now
+                self._limit(name).carry_out([back])
+
+    def _take_back_later(self, granted: Sequence[Sequence[tuple[str, Step]]]) -> None:
+        for taken in granted:
+            for name, step in taken:
+                back = Step(UNDO, step.ask)
+                back.granted_at = step.granted_at
+                self._limit(name).give_back_later([back])

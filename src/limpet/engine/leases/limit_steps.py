@@ -1,0 +1,380 @@
+"""`LimitSteps`: the changes that this process makes to one limit, one compare-and-set at a time for all its threads.
+
+A thread queues what it wants, and takes the lock. Whichever thread has the lock carries out all that is queued, as
+one change of the limit's document. If another process was faster, it reads the document and decides anew.
+
+What happens besides the document happens in an order in which a crash loses nothing:
+
+- A call gets the number of its ticket by a change of the document, then its own document in the line. Only then it
+  looks again whether a slot became free meanwhile.
+- A slot is reserved by a change of the document, then the run is told. If the process crashes in between, the
+  reservation isn't used in time, and the process that notices tells the run.
+- A call takes its reservation by a change of the document, then it leaves the line.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from time import monotonic, sleep
+from typing import Final
+
+from limpet.engine.leases import limit_rules
+from limpet.engine.leases.limit_document import (
+    HELD,
+    RESERVED,
+    LimitDocument,
+    LineEntry,
+    new_ticket,
+    next_ticket,
+    ticket_number,
+)
+from limpet.engine.leases.limit_rules import Ask
+from limpet.engine.leases.stored_limit import Evidence, StoredLimit
+from limpet.errors import StoreError, StoreUnavailable
+
+FRESH: Final = 0.1
+"""Seconds for which a refusal is decided by what this process has read or written before."""
+
+MOST_SERVED: Final = 50
+"""How many in line are served by one change."""
+
+FIRST_BACKOFF: Final = 0.002
+LONGEST_BACKOFF: Final = 0.1
+"""Seconds to wait, about, after another process was faster."""
+
+LOOKS_PER_LEASE: Final = 4
+"""How often in the length of a lease the slots of a limit with a line are checked for dead holders."""
+
+TAKE: Final = "take"
+RELEASE: Final = "release"
+UNDO: Final = "undo"
+KEEP: Final = "keep"
+
+
+class Step:
+    """What a thread wants of a limit, and what comes of it.
+
+    A TAKE has the `old_ticket` that its call stood in line with, if it did, and gets the `ticket` that it stands
+    in line with. An UNDO and a KEEP have the time of the grant, and a KEEP its place in another line as `mark`.
+    """
+
+    __slots__ = ("ask", "granted_at", "is_granted", "kind", "mark", "old_ticket", "stands_in_line", "ticket")
+
+    def __init__(self, kind: str, ask: Ask) -> None:
+        self.kind = kind
+        self.ask = ask
+        self.old_ticket = ""
+        self.ticket = ""
+        self.stands_in_line = False
+        self.is_granted = False
+        self.granted_at = 0.0
+        self.mark = ""
+
+
+class Change:
+    """What one change of a limit's document is to be, and what has to happen after it is written."""
+
+    def __init__(self, document: LimitDocument) -> None:
+        self.document = document
+        self.standing: list[LineEntry] = []
+        """Calls that get a place in the line."""
+        self.told: list[LineEntry] = []
+        """Calls in the line whose turn it is."""
+        self.leaving: list[str] = []
+        """Tickets of calls that leave the line."""
+
+
+class Pending:
+    """The steps of one thread, and why they failed."""
+
+    __slots__ = ("error", "is_done", "steps")
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self.steps = steps
+        self.is_done = False
+        self.error: BaseException | None = None
+
+
+class LimitSteps:
+    """The changes of this process to one limit. Threads share it. `now` is the time by the store's clock."""
+
+    def __init__(self, stored: StoredLimit, now: Callable[[], float]) -> None:
+        self._stored = stored
+        self._now = now
+        self._lock = Lock()
+        self._queue: deque[Pending] = deque()
+        self._owed: deque[Step] = deque()
+        """Slots to give back that couldn't be given back, as the store failed."""
+        self._known: tuple[int, LimitDocument] | None = None
+        self._known_at = 0.0
+        self._checked_version = -1
+        """The version whose slots were last checked for dead holders."""
+        self._checked_at = 0.0
+
+    @property
+    def has_debts(self) -> bool:
+        """Whether slots are to be given back that couldn't be."""
+        return bool(self._owed)
+
+    def carry_out(self, steps: Sequence[Step]) -> None:
+        """Carry out these steps, together with those of other threads. Raises `StoreError`."""
+        pending = Pending(steps)
+        self._queue.append(pending)
+        with self._lock:
+            if not pending.is_done:
+                self._carry_out_queued()
+        if pending.error is not None:
+            raise pending.error
+
+    def serve(self) -> float | None:
+        """Hand free slots to those in line; first find out which holders are dead. Return when to look again.
+
+        Raises `StoreError`.
+        """
+        with self._lock:
+            self._known = None
+            self._change([], checks=True)
+            return self._due(self._document(), self._now())
+
+    def edit(self, change: Callable[[LimitDocument], LimitDocument]) -> None:
+        """Change the document by this function, and serve the line by the new values. Raises `StoreError`."""
+        with self._lock:
+            self._known = None
+            backoff = FIRST_BACKOFF
+            while True:
+                before = self._document()
+                after = change(before)
+                if after == before or self._save(before, after, self._now()):
+                    break
+                backoff = self._back_off(backoff)
+            if self._document().has_line or self._document().is_deleted:
+                self._change([], checks=True)
+
+    def give_back_later(self, steps: Sequence[Step]) -> None:
+        """Have slots given back with the next change, as they couldn't be by this one."""
+        for step in steps:
+            # Without knowing whether it was granted, it can't be taken back from the rate.
+            self._owed.append(step if step.kind == UNDO else Step(RELEASE, step.ask))
+
+    def is_turn(self, run_id: str, call: str, ticket: str) -> bool:
+        """Whether a call that stands in line should ask: a slot is reserved for it, or it stands there no longer."""
+        with self._lock:
+            self._known = None
+            document = self._document()
+            slot = limit_rules.slot_of(document, run_id, call)
+            if slot is not None or not limit_rules.is_limiting(document):
+                return True
+            if not self._stored.stands(ticket):
+                return True
+            now = self._now()
+            if limit_rules.room(limit_rules.normalised(document, now), now) < 1:
+                return False
+            self._change([], checks=True)
+            return limit_rules.slot_of(self._document(), run_id, call) is not None
+
+    def _document(self) -> LimitDocument:
+        """The document as this process knows it."""
+        if self._known is None or monotonic() - self._known_at > FRESH:
+            self._known = self._stored.read()
+            self._known_at = monotonic()
+        return self._known[1]
+
+    def _carry_out_queued(self) -> None:
+        batch = []
+        while self._queue:
+            batch.append(self._queue.popleft())
+        error: BaseException | None = StoreUnavailable("the process was interrupted while it asked for slots")
+        try:
+            steps = [step for pending in batch for step in pending.steps]
+            self._change(steps)
+            error = None
+        except StoreError as problem:
+            error = problem
+        finally:
+            for pending in batch:
+                pending.error = error
+                if error is not None:
+                    self.give_back_later(pending.steps)
+                pending.is_done = True
+
+    def _change(self, steps: list[Step], checks: bool = False) -> None:
+        """Make changes of the document until none is left to make. The caller holds the lock."""
+        change = self._write(steps, checks)
+        served = len(change.told)
+        while change.standing or served >= MOST_SERVED:
+            # A slot may have become free before these were in the line, or there are more to serve.
+            waiting = [step for step in steps if step.kind == TAKE and step.ticket and not step.is_granted]
+            for step in waiting:
+                step.old_ticket = step.ticket
+            self._known = None
+            change = self._write(waiting)
+            served = len(change.told)
+
+    def _write(self, steps: list[Step], checks: bool = False) -> Change:
+        """Make one change of the document, and do what follows from it."""
+        owed = list(self._owed)
+        backoff = FIRST_BACKOFF
+        while True:
+            before = self._document()
+            now = self._now()
+            change = self._decide(before, [*owed, *steps], now, checks)
+            if self._save(before, change.document, now, checks):
+                break
+            backoff = self._back_off(backoff)
+        for step in owed:
+            with suppress(ValueError):
+                self._owed.remove(step)
+        self._follow_up(change)
+        return change
+
+    def _save(self, before: LimitDocument, after: LimitDocument, now: float, checks: bool = False) -> bool:
+        """Write the document, unless nothing has changed. False if another process was faster."""
+        assert self._known is not None
+        version, _ = self._known
+        if after.is_deleted and not after.has_line and before.is_deleted:
+            self._known = None
+            return version == 0 or self._stored.delete(version)
+        if after == before and not (checks and after.has_line):
+            return True
+        written = self._stored.write(after, version, self._due(after, now))
+        if written is None:
+            return False
+        self._known = (written, after)
+        self._known_at = monotonic()
+        return True
+
+    def _back_off(self, seconds: float) -> float:
+        """Wait for about this long, as another process was faster, and return for how long to wait next time."""
+        self._known = None
+        sleep(seconds * random.uniform(0.5, 1.5))
+        return min(seconds * 2, LONGEST_BACKOFF)
+
+    def _due(self, document: LimitDocument, now: float) -> float | None:
+        grace = self._stored.grace
+        return limit_rules.next_due(document, now, grace, grace / LOOKS_PER_LEASE)
+
+    def _decide(self, before: LimitDocument, steps: list[Step], now: float, checks: bool) -> Change:
+        """What the steps make of the document."""
+        change = Change(limit_rules.normalised(before, now))
+        for step in steps:
+            change.document = _given_back(change.document, step, now)
+        asked = [step for step in steps if step.kind == TAKE]
+        refused = self._take(change, asked, now)
+        if checks or (refused and self._needs_check(change.document, now)):
+            evidence = self._evidence(change.document, now)
+            change.document = limit_rules.remove(change.document, evidence.dead)
+            change.document = limit_rules.renew(change.document, evidence.renewed, now)
+            refused = self._take(change, refused, now)
+        standing = [step for step in refused if step.stands_in_line]
+        self._line_up(change, standing, now)
+        if change.document.has_line and (checks or limit_rules.room(change.document, now)):
+            self._serve(change, standing, now)
+        return change
+
+    def _take(self, change: Change, steps: Sequence[Step], now: float) -> list[Step]:
+        """Give slots to steps that ask for them, and return those that don't get one."""
+        refused = []
+        for step in steps:
+            slot = limit_rules.slot_of(change.document, step.ask.run_id, step.ask.call)
+            after = limit_rules.take(change.document, step.ask, now)
+            step.is_granted = after is not None
+            if after is None:
+                refused.append(step)
+                continue
+            change.document = after
+            step.granted_at = now
+            if slot is not None and slot.state == RESERVED:
+                change.leaving.append(slot.mark)
+            elif step.old_ticket:
+                change.leaving.append(step.old_ticket)
+        return refused
+
+    def _needs_check(self, document: LimitDocument, now: float) -> bool:
+        """Whether to look for dead holders, as that may make room for who came just now.
+
+        Not if others stand in line: then supervisors look. And not again and again, while nothing changes.
+        """
+        if document.has_line or limit_rules.room(document, now, counts=False):
+            return False
+        version = 0 if self._known is None else self._known[0]
+        has_checked = version == self._checked_version and monotonic() - self._checked_at < FRESH
+        return not has_checked
+
+    def _evidence(self, document: LimitDocument, now: float) -> Evidence:
+        self._checked_version = 0 if self._known is None else self._known[0]
+        self._checked_at = monotonic()
+        return self._stored.evidence(document, now)
+
+    def _line_up(self, change: Change, steps: Sequence[Step], now: float) -> None:
+        """Give tickets to those that have none. Those that have one keep their place."""
+        newcomers = [step for step in steps if not step.old_ticket]
+        if newcomers:
+            at_least = max(int(now * 1000), 1)
+            change.document, numbers = limit_rules.new_numbers(change.document, len(newcomers), at_least)
+            for step, number in zip(newcomers, numbers, strict=True):
+                step.ticket = new_ticket(number, f"{random.getrandbits(32):08x}")
+                change.standing.append(_entry(step))
+        for step in steps:
+            if not step.old_ticket:
+                continue
+            step.ticket = step.old_ticket
+            if not self._stored.stands(step.ticket):
+                step.ticket = next_ticket(step.ticket)
+                change.standing.append(_entry(step))
+            change.document = limit_rules.open_line_at(change.document, ticket_number(step.ticket))
+
+    def _serve(self, change: Change, standing: Sequence[Step], now: float) -> None:
+        """Hand free slots to the first in line."""
+        mine = {step.ticket: step for step in standing}
+        reserved = {slot.mark for slot in change.document.slots if slot.state == RESERVED}
+        room = limit_rules.room(change.document, now)
+        front = self._stored.front(min(room, MOST_SERVED) + len(reserved) + 1)
+        if not front and not change.standing:
+            change.document = limit_rules.empty_line(change.document)
+            return
+        if not limit_rules.is_limiting(change.document):
+            change.told = front[:MOST_SERVED]
+            change.leaving += [entry.ticket for entry in change.told]
+            return
+        change.leaving += [entry.ticket for entry in front if _has_slot(change.document, entry)]
+        change.document, chosen = limit_rules.reserve(change.document, front[:MOST_SERVED], now)
+        for entry in chosen:
+            step = mine.get(entry.ticket)
+            if step is None:
+                change.told.append(entry)
+            else:
+                self._take(change, [step], now)
+
+    def _follow_up(self, change: Change) -> None:
+        for entry in change.standing:
+            self._stored.stand(entry)
+        for entry in change.told:
+            self._stored.tell(entry.run_id, entry.ticket)
+        for ticket in change.leaving:
+            self._stored.leave(ticket)
+
+
+def _given_back(document: LimitDocument, step: Step, now: float) -> LimitDocument:
+    match step.kind:
+        case "release":
+            return limit_rules.release(document, step.ask)
+        case "undo":
+            return limit_rules.undo(document, step.ask, step.granted_at)
+        case "keep":
+            return limit_rules.keep(document, step.ask, step.granted_at, step.mark, now)
+        case _:
+            return document
+
+
+def _entry(step: Step) -> LineEntry:
+    return LineEntry(step.ticket, step.ask.run_id, step.ask.call, step.ask.counts)
+
+
+def _has_slot(document: LimitDocument, entry: LineEntry) -> bool:
+    """Whether the call has a slot already, so that it needn't stand in line."""
+    slot = limit_rules.slot_of(document, entry.run_id, entry.call)
+    return slot is not None and slot.state == HELD
