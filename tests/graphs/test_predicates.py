@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from limpet import DefinitionError, State, StateGraph, always, and_, key_equals, key_exists, not_, or_
-from limpet.graphs.predicates import describe
+from limpet.graphs.edges import describe
 
 
 class NeverEqual:

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from limpet.durations import LONGEST_SPAN
 from limpet.errors import UsageError
-from limpet.journal.document_names import checked_name
+from limpet.graphs.names import checked_name
 
 UNITS: Final = {
     "s": 1.0,

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.errors import LimpetError, StoreError
 from limpet.graphs.limits import Limit, Rate
-from limpet.journal.document_names import LIMITS, LINES
+from limpet.graphs.names import LIMITS, LINES
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
 

@@ -36,7 +36,7 @@ from limpet.engine.leases.limit_steps import KEEP, RELEASE, TAKE, UNDO, LimitSte
 from limpet.engine.leases.stored_limit import StoredLimit
 from limpet.errors import StoreError, UsageError
 from limpet.graphs.limits import Limit
-from limpet.journal.document_names import LIMITS
+from limpet.graphs.names import LIMITS
 from limpet.journal.store import Lease
 from limpet.journal.waits import SLOT
 
