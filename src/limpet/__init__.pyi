@@ -70,6 +70,7 @@ from limpet.graphs.edges import not_ as not_
 from limpet.graphs.edges import or_ as or_
 from limpet.graphs.graph_config import CheckpointConfig as CheckpointConfig
 from limpet.graphs.graph_config import GraphConfig as GraphConfig
+from limpet.graphs.limits import Limit as Limit
 from limpet.graphs.reducers import add_messages as add_messages
 from limpet.graphs.reducers import append as append
 from limpet.graphs.reducers import merge as merge
@@ -89,6 +90,10 @@ from limpet.journal.verify import Damage as Damage
 from limpet.journal.verify import Verification as Verification
 from limpet.journal.waits import PostWait as PostWait
 from limpet.journal.waits import Question as Question
+from limpet.limits import LimitInfo as LimitInfo
+from limpet.limits import Limits as Limits
+from limpet.limits import SlotHolder as SlotHolder
+from limpet.limits import SlotWaiter as SlotWaiter
 from limpet.observe.events import Event as Event
 from limpet.observe.observer_registry import register_observer as register_observer
 from limpet.run import AsyncRun as AsyncRun

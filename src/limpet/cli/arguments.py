@@ -18,7 +18,12 @@ from limpet.cli.command_parser import (
     add_subcommands,
     add_verb,
 )
-from limpet.cli.noun_arguments import add_graph_verbs, add_schedule_verbs, add_store_verbs
+from limpet.cli.noun_arguments import (
+    add_graph_verbs,
+    add_limit_verbs,
+    add_schedule_verbs,
+    add_store_verbs,
+)
 from limpet.cli.values import at_least_one, per_graph, queue_list
 from limpet.defaults import (
     LEASE,
@@ -77,6 +82,7 @@ def make_parser() -> ArgumentParser:
     _add_run_commands(commands)
     _add_runs_verbs(add_noun(commands, "runs", "list, inspect and change runs"))
     add_graph_verbs(add_noun(commands, "graph", "inspect a graph"))
+    add_limit_verbs(add_noun(commands, "limits", "how much may be under way at once, over all workers"))
     add_schedule_verbs(add_noun(commands, "schedules", "have runs start at planned times"))
     add_store_verbs(add_noun(commands, "store", "look after a store"))
     _add_other_commands(commands)

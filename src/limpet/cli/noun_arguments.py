@@ -54,6 +54,23 @@ def add_store_verbs(verbs: Verbs) -> None:
     prune.add_argument("--yes", action="store_true", help="don't ask for confirmation")
 
 
+def add_limit_verbs(verbs: Verbs) -> None:
+    """What can be done with limits."""
+    add_verb(verbs, "list", "limits:list_limits", "the limits, how much of them is used, and how many wait")
+    show = add_verb(verbs, "show", "limits:show", "one limit: what holds its slots, and what waits first")
+    show.add_argument("name", metavar="NAME")
+    change = add_verb(verbs, "set", "limits:set_limit", "set what a limit allows, over what the code says")
+    change.add_argument("name", metavar="NAME")
+    change.add_argument("--concurrency", metavar="N", help="how many at the same time; none: any number")
+    rate = "how many may begin in a time: 60/min, 5/s, 10/2min; none: any number"
+    change.add_argument("--rate", metavar="RATE", help=rate)
+    queues = "hold for all runs in this queue; repeatable; none: for no queue"
+    change.add_argument("--queue", action="append", metavar="QUEUE", help=queues)
+    change.add_argument("--reset", action="store_true", help="first go back to what the code says")
+    delete = add_verb(verbs, "delete", "limits:delete", "delete a limit; what waits for it continues")
+    delete.add_argument("name", metavar="NAME")
+
+
 def add_schedule_verbs(verbs: Verbs) -> None:
     added = add_verb(verbs, "add", "schedules:add", "start runs of a graph at planned times")
     added.add_argument("name", metavar="NAME")

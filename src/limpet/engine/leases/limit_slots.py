@@ -16,7 +16,7 @@ has. As all calls do so in the same order, none of them waits for another in a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
@@ -34,7 +34,7 @@ from limpet.engine.leases.limit_document import (
 from limpet.engine.leases.limit_rules import Ask
 from limpet.engine.leases.limit_steps import KEEP, RELEASE, TAKE, UNDO, LimitSteps, Step
 from limpet.engine.leases.stored_limit import StoredLimit
-from limpet.errors import StoreError, UsageError
+from limpet.errors import StoreError, StoreUnavailable, UsageError
 from limpet.graphs.limits import Limit
 from limpet.graphs.names import LIMITS
 from limpet.journal.store import Lease
@@ -117,7 +117,7 @@ class LimitClient:
             def declared(document: LimitDocument, values: Values = values) -> LimitDocument:
                 return document._replace(declared=values, is_deleted=False)
 
-            self._limit(limit.name).edit(declared)
+            self.edit(limit.name, declared)
             self._declared[limit.name] = values
 
     def acquire(self, requests: Sequence[SlotRequest], stands_in_line: bool) -> list[SlotWait | None]:
@@ -167,6 +167,24 @@ class LimitClient:
             if due is not None:
                 next_looks.append(due)
         return min(next_looks, default=None)
+
+    def edit(self, name: str, change: Callable[[LimitDocument], LimitDocument]) -> None:
+        """Change what is stored of a limit, and serve its line by the new values. Raises `StoreError`."""
+        self._limit(name).edit(change)
+        self._queues_known_at = float("-inf")
+        nudge_supervisors(self._client.store)
+
+    def delete(self, name: str) -> None:
+        """Delete a limit, and have those in its line go on. Raises `StoreError`."""
+        stored = StoredLimit(self._client, name)
+        try:
+            stored.read()
+        except StoreUnavailable:
+            raise
+        except StoreError:
+            stored.delete_damaged()
+            return
+        self.edit(name, lambda known: LimitDocument(first=known.first, last=known.last, is_deleted=True))
 
     def limits_for_queue(self, queue: str) -> tuple[str, ...]:
         """The names of the limits that hold for all runs in a queue, sorted. Raises `StoreError`."""

@@ -87,6 +87,13 @@ class Change:
         self.leaving: list[str] = []
         """Tickets of calls that leave the line."""
 
+    @property
+    def has_more_to_serve(self) -> bool:
+        """Whether others in line may be served."""
+        if not limit_rules.is_limiting(self.document):
+            return bool(self.told)
+        return len(self.told) >= MOST_SERVED
+
 
 class Pending:
     """The steps of one thread, and why they failed."""
@@ -204,15 +211,13 @@ class LimitSteps:
     def _change(self, steps: list[Step], checks: bool = False) -> None:
         """Make changes of the document until none is left to make. The caller holds the lock."""
         change = self._write(steps, checks)
-        served = len(change.told)
-        while change.standing or served >= MOST_SERVED:
-            # A slot may have become free before these were in the line, or there are more to serve.
+        while change.standing or change.has_more_to_serve:
+            # A slot may have become free before these were in the line.
             waiting = [step for step in steps if step.kind == TAKE and step.ticket and not step.is_granted]
             for step in waiting:
                 step.old_ticket = step.ticket
             self._known = None
             change = self._write(waiting)
-            served = len(change.told)
 
     def _write(self, steps: list[Step], checks: bool = False) -> Change:
         """Make one change of the document, and do what follows from it."""

@@ -60,6 +60,15 @@ class StoredLimit:
         """Delete its document, if that is still at `version`."""
         return self._store.delete_document(limit_name(self.name), version)
 
+    def delete_damaged(self) -> None:
+        """Delete a document that can't be read, and have those in line go on."""
+        found = self._store.get_document(limit_name(self.name))
+        if found is not None:
+            self._store.delete_document(found.name, found.version)
+        for entry in self._entries(None):
+            self.tell(entry.run_id, entry.ticket)
+            self.leave(entry.ticket)
+
     def front(self, count: int) -> list[LineEntry]:
         """The first in line, in order. Those whose runs have ended or are gone drop out."""
         entries = self._entries(count)
@@ -74,9 +83,15 @@ class StoredLimit:
             return self.front(count)
         return waiting
 
-    def waiting(self) -> list[LineEntry]:
-        """All that stand in line, in order."""
-        return self._entries(None)
+    def waiting(self, count: int | None = None) -> list[LineEntry]:
+        """Those that stand in line, in order, as they are; at most `count`."""
+        return self._entries(count)
+
+    def live(self, document: LimitDocument, now: float) -> list[Slot]:
+        """The slots whose holders aren't known to be dead. Changes nothing."""
+        heads = self._heads([slot.run_id for slot in document.slots if slot.state != HELD])
+        dead = self._dead(document, heads, now)
+        return [slot for slot in document.slots if slot not in dead]
 
     def stands(self, ticket: str) -> bool:
         """Whether a call stands in line with this ticket."""
@@ -114,12 +129,7 @@ class StoredLimit:
         """Find the slots that no one has any more. Reservations that have passed on leave the line."""
         # The heads first: a run that is claimed in between is then found valid.
         heads = self._heads([slot.run_id for slot in document.slots if slot.state != HELD])
-        dead = self._without_lease(
-            [slot for slot in document.slots if slot.state == HELD or self._is_unclaimed(slot, heads, now)]
-        )
-        for slot in document.slots:
-            if slot.state == KEPT and not self._is_kept(slot, heads):
-                dead.append(slot)
+        dead = self._dead(document, heads, now)
         renewed = []
         for slot in limit_rules.overdue(document, now, self.grace):
             # The process that reserved it may have crashed before it told the run.
@@ -129,6 +139,15 @@ class StoredLimit:
                 self.leave(slot.mark)
                 dead.append(slot)
         return Evidence(dead, renewed)
+
+    def _dead(self, document: LimitDocument, heads: dict[str, RunHead | None], now: float) -> list[Slot]:
+        dead = self._without_lease(
+            [slot for slot in document.slots if slot.state == HELD or self._is_unclaimed(slot, heads, now)]
+        )
+        for slot in document.slots:
+            if slot.state == KEPT and not self._is_kept(slot, heads):
+                dead.append(slot)
+        return dead
 
     def _is_unclaimed(self, slot: Slot, heads: dict[str, RunHead | None], now: float) -> bool:
         """Whether a worker that was about to claim a run has taken too long, or the run has been claimed."""

@@ -1,0 +1,155 @@
+"""`limits list`, `show`, `set`, `delete`: limits over all workers."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from limpet import LimitInfo, Limits
+from limpet.cli.exit_codes import OK
+from limpet.cli.output import Output
+from limpet.cli.project import command_line, find_store
+from limpet.errors import UsageError
+
+SHOWN_WAITING = 20
+"""How many of those that wait `show` lists."""
+
+NONE = "none"
+"""What is typed for a value that doesn't limit."""
+
+
+def list_limits(args: Namespace, output: Output) -> int:
+    """The limits, how much of them is used, how many wait, and where the values come from."""
+    found = _limits(args).list()
+    if output.json:
+        output.result([_data(info) for info in found])
+        return OK
+    output.table(
+        ("limit", "concurrency", "rate", "waiting", "queues", "values"),
+        [
+            (
+                info.name,
+                _concurrency(info),
+                _rate(info),
+                str(info.waiting),
+                " ".join(info.queues),
+                _sources(info),
+            )
+            for info in found
+        ],
+        "no limits",
+    )
+    return OK
+
+
+def show(args: Namespace, output: Output) -> int:
+    """One limit: what holds its slots, and what waits first."""
+    limits = _limits(args)
+    info = limits.get(args.name)
+    waiting = limits.waiting(args.name, SHOWN_WAITING)
+    if output.json:
+        output.result({**_data(info), "first_in_line": [each._asdict() for each in waiting]})
+        return OK
+    output.facts(
+        {
+            "limit": info.name,
+            "concurrency": _concurrency(info),
+            "rate": _rate(info),
+            "queues": " ".join(info.queues),
+            "values": _sources(info),
+            "waiting": str(info.waiting),
+        }
+    )
+    if info.held:
+        rows = [(each.run_id, each.call, each.state, output.time(each.since)) for each in info.held]
+        output.table(("run", "call", "slot", output.time_heading("since")), rows)
+    if waiting:
+        rows = [(each.run_id, each.call, "waits", "") for each in waiting]
+        output.table(("run", "call", "slot", ""), rows)
+    return OK
+
+
+def set_limit(args: Namespace, output: Output) -> int:
+    """Set values of a limit, or go back to those of the code."""
+    given: dict[str, Any] = {}
+    if args.concurrency is not None:
+        given["concurrency"] = _whole_number(args.concurrency)
+    if args.rate is not None:
+        given["rate"] = _or_none(args.rate)
+    if args.queue:
+        given["queues"] = [queue for queue in args.queue if queue != NONE]
+    if not given and not args.reset:
+        raise UsageError("give what to set: --concurrency, --rate or --queue; or --reset")
+    limits = _limits(args, must_exist=not given)
+    info = limits.reset(args.name) if args.reset else None
+    if given:
+        info = limits.set(args.name, **given)
+    assert info is not None
+    if output.json:
+        output.result(_data(info))
+    else:
+        output.message(
+            f"{info.name}: concurrency {_concurrency(info)}, rate {_rate(info)} ({_sources(info)})"
+        )
+        output.hint("what uses it:", command_line("limits show", args, info.name))
+    return OK
+
+
+def delete(args: Namespace, output: Output) -> int:
+    """Delete a limit."""
+    _limits(args).delete(args.name)
+    if output.json:
+        output.result({"deleted": args.name})
+    else:
+        output.message(f"deleted the limit {args.name}")
+    return OK
+
+
+def _limits(args: Namespace, must_exist: bool = True) -> Limits:
+    return Limits(find_store(args, must_exist=must_exist))
+
+
+def _data(info: LimitInfo) -> dict[str, Any]:
+    return {
+        **info._asdict(),
+        "queues": list(info.queues),
+        "held": [each._asdict() for each in info.held],
+        "sources": {
+            name: info.source(name) for name in ("concurrency", "rate", "queues") if info.source(name)
+        },
+    }
+
+
+def _concurrency(info: LimitInfo) -> str:
+    if info.concurrency is None:
+        return NONE
+    return f"{len(info.held)}/{info.concurrency}"
+
+
+def _rate(info: LimitInfo) -> str:
+    if info.rate is None:
+        return NONE
+    return f"{info.begun} of {info.rate}"
+
+
+def _sources(info: LimitInfo) -> str:
+    """Where the values come from, in a few words."""
+    names = ("concurrency", "rate", "queues")
+    was_set = [name for name in names if info.source(name) == "set"]
+    if not was_set:
+        return "code"
+    if not info.declared:
+        return "set"
+    return f"code; set: {', '.join(was_set)}"
+
+
+def _or_none(text: str) -> str | None:
+    return None if text.lower() == NONE else text
+
+
+def _whole_number(text: str) -> int | None:
+    if text.lower() == NONE:
+        return None
+    if not text.isascii() or not text.isdecimal():
+        raise UsageError(f"--concurrency takes a whole number, or none, not {text!r}")
+    return int(text)
