@@ -87,6 +87,18 @@ def used_rate(document: LimitDocument, now: float) -> int:
     return _used(document, document.values, now)
 
 
+def forget_earlier_leases(document: LimitDocument, ask: Ask) -> LimitDocument:
+    """Take out what the run held under earlier leases, as it asks under a newer one."""
+    if ask.owner:
+        return document  # it isn't claimed yet, so an earlier holder may be at work
+    earlier = [
+        slot
+        for slot in document.slots
+        if slot.run_id == ask.run_id and slot.state in (HELD, CLAIMING) and slot.fence < ask.fence
+    ]
+    return _without(document, earlier)
+
+
 def take(document: LimitDocument, ask: Ask, now: float) -> LimitDocument | None:
     """Give a slot to what asks for it; None if it doesn't get one now.
 
@@ -94,8 +106,6 @@ def take(document: LimitDocument, ask: Ask, now: float) -> LimitDocument | None:
     """
     if not is_limiting(document):
         return document
-    if not ask.owner:
-        document = _without_earlier_leases(document, ask)
     for slot in document.slots:
         if (slot.run_id, slot.call) != (ask.run_id, ask.call):
             continue
@@ -250,16 +260,6 @@ def _is_held_by(slot: Slot, ask: Ask) -> bool:
         and (slot.run_id, slot.call, slot.fence) == (ask.run_id, ask.call, ask.fence)
         and (slot.state == HELD or not ask.owner or slot.mark == ask.owner)
     )
-
-
-def _without_earlier_leases(document: LimitDocument, ask: Ask) -> LimitDocument:
-    """A run that is held under this lease holds nothing under an earlier one."""
-    earlier = [
-        slot
-        for slot in document.slots
-        if slot.run_id == ask.run_id and slot.state in (HELD, CLAIMING) and slot.fence < ask.fence
-    ]
-    return _without(document, earlier)
 
 
 def _with(document: LimitDocument, slot: Slot) -> LimitDocument:

@@ -162,7 +162,8 @@ class LimitClient:
         next_looks = []
         for found in self._client.store.list_documents(LIMITS):
             due = found.due
-            if due is not None and due <= self.now():
+            # No look is further away than this, unless the clock was set back.
+            if due is not None and not 0 < due - self.now() <= self._client.ttl:
                 due = self._limit(found.name.removeprefix(LIMITS)).serve()
             if due is not None:
                 next_looks.append(due)

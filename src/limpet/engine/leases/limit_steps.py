@@ -284,6 +284,7 @@ class LimitSteps:
         """Give slots to steps that ask for them, and return those that don't get one."""
         refused = []
         for step in steps:
+            change.document = limit_rules.forget_earlier_leases(change.document, step.ask)
             slot = limit_rules.slot_of(change.document, step.ask.run_id, step.ask.call)
             after = limit_rules.take(change.document, step.ask, now)
             step.is_granted = after is not None

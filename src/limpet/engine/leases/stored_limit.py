@@ -90,7 +90,7 @@ class StoredLimit:
     def live(self, document: LimitDocument, now: float) -> list[Slot]:
         """The slots whose holders aren't known to be dead. Changes nothing."""
         heads = self._heads([slot.run_id for slot in document.slots if slot.state != HELD])
-        dead = self._dead(document, heads, now)
+        dead = [*self._dead(document, heads, now), *limit_rules.overdue(document, now, self.grace)]
         return [slot for slot in document.slots if slot not in dead]
 
     def stands(self, ticket: str) -> bool:
