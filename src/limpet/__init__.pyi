@@ -36,6 +36,7 @@ from limpet.errors import ExecutionError as ExecutionError
 from limpet.errors import ForbiddenType as ForbiddenType
 from limpet.errors import InvalidValue as InvalidValue
 from limpet.errors import KeyMissing as KeyMissing
+from limpet.errors import LimitNotFound as LimitNotFound
 from limpet.errors import LimpetError as LimpetError
 from limpet.errors import NodeTimeout as NodeTimeout
 from limpet.errors import ResourceFailed as ResourceFailed

@@ -324,6 +324,16 @@ class ScheduleNotFound(StoreError, LookupError):
         super().__init__(f"no schedule {name!r} in this store{did_you_mean(name, known)}")
 
 
+class LimitNotFound(StoreError, LookupError):
+    """No limit has this name in this store. `Limits(store).list()` has those that there are."""
+
+    code = "limit-not-found"
+
+    def __init__(self, name: str, known: Iterable[str] = ()) -> None:
+        self.name = name
+        super().__init__(f"no limit {name!r} in this store{did_you_mean(name, known)}")
+
+
 class DamagedRecord(StoreError):
     """A stored record isn't what was written: `run_id` and `sequence` name it. It is never returned as data.
 

@@ -10,7 +10,7 @@ from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.leases.limit_document import RESERVED, LimitDocument, Values, read_limit
 from limpet.engine.leases.limit_slots import LimitClient, limits_of
 from limpet.engine.leases.stored_limit import StoredLimit
-from limpet.errors import UsageError, did_you_mean
+from limpet.errors import LimitNotFound, UsageError
 from limpet.graphs.limits import Rate, checked_concurrency, checked_queues, checked_rate
 from limpet.graphs.names import LIMITS, checked_name
 from limpet.journal.store import Document
@@ -92,7 +92,7 @@ class Limits:
     alist = async_version(list)
 
     def get(self, name: str) -> LimitInfo:
-        """One limit. Raises `UsageError` if there is none of this name, and `StoreError`."""
+        """One limit. Raises `LimitNotFound` and `StoreError`."""
         return self._info(name, self._existing(name))
 
     aget = async_version(get)
@@ -100,7 +100,7 @@ class Limits:
     def waiting(self, name: str, limit: int | None = None) -> Waiters:
         """The calls that stand in line for slots of a limit, first come first; at most `limit`.
 
-        Raises `UsageError` if there is none of this name, and `StoreError`.
+        Raises `LimitNotFound` and `StoreError`.
         """
         self._existing(name)
         entries = StoredLimit(self._client, name).waiting(limit)
@@ -143,7 +143,7 @@ class Limits:
     aset = async_version(set)
 
     def reset(self, name: str) -> LimitInfo:
-        """Go back to the values of the code. Raises `UsageError` if there is none of this name, and `StoreError`."""
+        """Go back to the values of the code. Raises `LimitNotFound` and `StoreError`."""
         self._existing(name)
         self._limits.edit(name, lambda document: document._replace(is_set=(), changed=Values()))
         return self.get(name)
@@ -151,9 +151,9 @@ class Limits:
     areset = async_version(reset)
 
     def delete(self, name: str) -> None:
-        """Delete a limit: nothing is limited by it, and those in its line go on.
+        """Delete a limit: nothing is limited by it, and the calls in its line continue.
 
-        A program that declares it makes it again when it starts. Raises `UsageError` if there is none of this name,
+        A program that declares it makes it again when it starts. Raises `LimitNotFound`
         and `StoreError`.
         """
         self._found(name)
@@ -164,14 +164,13 @@ class Limits:
     def _existing(self, name: str) -> LimitDocument:
         document = read_limit(name, self._found(name).body)
         if document.is_deleted:
-            raise UsageError(f"there is no limit {name!r}: it was deleted")
+            raise LimitNotFound(name)
         return document
 
     def _found(self, name: str) -> Document:
-        checked_name("limit", name)
         found = _by_name(self._client.store.list_documents(LIMITS))
         if name not in found:
-            raise UsageError(f"there is no limit {name!r}{did_you_mean(name, list(found))}")
+            raise LimitNotFound(name, found)
         return found[name]
 
     def _info(self, name: str, document: LimitDocument) -> LimitInfo:

@@ -1,6 +1,6 @@
 """Slots of limits under everything that can happen: processes that crash, stores that fail, clocks that are set.
 
-A plain model keeps what each run was told.
+A plain model keeps the answers that each run got.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ModelRun:
         self.lease: Lease | None = None
         self.wait: SlotWait | None = None
         self.has_slots = False
-        """Whether it was told so under this lease, and hasn't given them back."""
+        """Whether it got them under this lease, and hasn't given them back."""
 
 
 class ModelProcess:
@@ -72,7 +72,7 @@ class LimitMachine(RuleBasedStateMachine):
 
     @rule(run=st.integers(0, RUNS - 1), process=st.integers(0, PROCESSES - 1), is_stored=st.booleans())
     def ask(self, run: int, process: int, is_stored: bool) -> None:
-        """A run that is new, was told that it is its turn, or is resumed for another reason, asks for its slots."""
+        """A run that is new, whose turn it is, or that is resumed for another reason, asks for its slots."""
         asking = self.runs[run]
         if asking.state == LOST:
             self.find_lost(asking)
@@ -224,7 +224,7 @@ class LimitMachine(RuleBasedStateMachine):
             self.release(run)
             if run.state == IDLE:
                 run.state = OVER
-        elif run.state == IDLE or (run.state == WAITING and self.was_told(run)):
+        elif run.state == IDLE or (run.state == WAITING and self.has_its_post(run)):
             self.claim(run, process)
             self.acquire(run, True)
         elif run.state == LOST:
@@ -237,7 +237,7 @@ class LimitMachine(RuleBasedStateMachine):
             run.lease = None
             run.state = IDLE
 
-    def was_told(self, run: ModelRun) -> bool:
+    def has_its_post(self, run: ModelRun) -> bool:
         assert run.wait is not None
         return slot_post_key(*run.wait) in [post.key for post in self.store.inbox(run.id)]
 

@@ -24,7 +24,7 @@ HELD: Final = "held"
 CLAIMING: Final = "claiming"
 """A slot of a run that a worker is about to claim: `mark` says which worker."""
 RESERVED: Final = "reserved"
-"""A slot for the first in line, which was told: `mark` is the ticket."""
+"""A slot for the first in line, whose run got a post: `mark` is the ticket."""
 KEPT: Final = "kept"
 """A slot of a call that has it, and stands in line for another limit: `mark` names its document in that line."""
 
@@ -114,7 +114,7 @@ def ticket_number(ticket: str) -> int:
 def next_ticket(ticket: str) -> str:
     """The ticket with which a call stands in line again, at the same place.
 
-    It is another one, because a run is told only once that it is the turn of a ticket.
+    It is another one, because a store takes a post for each ticket only once.
     """
     base, _, times = ticket.rpartition(".")
     return f"{base}.{int(times) + 1}"

@@ -176,7 +176,7 @@ class LimitClient:
         nudge_supervisors(self._client.store)
 
     def delete(self, name: str) -> None:
-        """Delete a limit, and have those in its line go on. Raises `StoreError`."""
+        """Delete a limit, and have the calls in its line continue. Raises `StoreError`."""
         stored = StoredLimit(self._client, name)
         try:
             stored.read()

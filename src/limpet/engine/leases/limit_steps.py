@@ -1,14 +1,14 @@
 """`LimitSteps`: the changes that this process makes to one limit, one compare-and-set at a time for all its threads.
 
 A thread queues what it wants, and takes the lock. Whichever thread has the lock carries out all that is queued, as
-one change of the limit's document. If another process was faster, it reads the document and decides anew.
+one change of the limit's document. If another process was faster, it reads the document and decides again.
 
 What happens besides the document happens in an order in which a crash loses nothing:
 
 - A call gets the number of its ticket by a change of the document, then its own document in the line. Only then it
   looks again whether a slot became free meanwhile.
-- A slot is reserved by a change of the document, then the run is told. If the process crashes in between, the
-  reservation isn't used in time, and the process that notices tells the run.
+- A slot is reserved by a change of the document, then the run gets a post. If the process crashes in between, the
+  reservation isn't used in time, and the process that notices posts to the run.
 - A call takes its reservation by a change of the document, then it leaves the line.
 """
 
@@ -56,7 +56,7 @@ KEEP: Final = "keep"
 
 
 class Step:
-    """What a thread wants of a limit, and what comes of it.
+    """What a thread wants of a limit, and the outcome.
 
     A TAKE has the `old_ticket` that its call stood in line with, if it did, and gets the `ticket` that it stands
     in line with. An UNDO and a KEEP have the time of the grant, and a KEEP its place in another line as `mark`.

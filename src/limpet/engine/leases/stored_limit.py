@@ -30,7 +30,7 @@ from limpet.journal.waits import SLOT
 
 
 class Evidence(NamedTuple):
-    """What the store says of a limit's slots: whose holders are dead, and which reservations begin anew."""
+    """What the store says of a limit's slots: whose holders are dead, and which reservations begin now."""
 
     dead: Sequence[Slot] = ()
     renewed: Sequence[Slot] = ()
@@ -61,7 +61,7 @@ class StoredLimit:
         return self._store.delete_document(limit_name(self.name), version)
 
     def delete_damaged(self) -> None:
-        """Delete a document that can't be read, and have those in line go on."""
+        """Delete a document that can't be read, and have the calls in line continue."""
         found = self._store.get_document(limit_name(self.name))
         if found is not None:
             self._store.delete_document(found.name, found.version)
@@ -108,7 +108,7 @@ class StoredLimit:
             self._store.delete_document(found.name, found.version)
 
     def tell(self, run_id: str, ticket: str) -> bool | None:
-        """Tell a run that it is the turn of its ticket: False if it was told before, None if it has ended or is gone.
+        """Post to a run that it is the turn of its ticket: False if that was done before, None if it has ended.
 
         The post makes the run due, so a worker resumes it.
         """
@@ -126,13 +126,13 @@ class StoredLimit:
         return is_new
 
     def evidence(self, document: LimitDocument, now: float) -> Evidence:
-        """Find the slots that no one has any more. Reservations that have passed on leave the line."""
+        """Find the slots that are no longer in use. Reservations that have passed on leave the line."""
         # The heads first: a run that is claimed in between is then found valid.
         heads = self._heads([slot.run_id for slot in document.slots if slot.state != HELD])
         dead = self._dead(document, heads, now)
         renewed = []
         for slot in limit_rules.overdue(document, now, self.grace):
-            # The process that reserved it may have crashed before it told the run.
+            # The process that reserved it may have crashed before it posted to the run.
             if _is_under_way(heads[slot.run_id]) and self.tell(slot.run_id, slot.mark):
                 renewed.append(slot)
             else:
