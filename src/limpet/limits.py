@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from limpet.engine.leases import limit_rules
 from limpet.engine.leases.lease_client import LeaseClient, client_for
-from limpet.engine.leases.limit_document import RESERVED, LimitDocument, Values, read_limit
 from limpet.engine.leases.limit_slots import LimitClient, limits_of
-from limpet.engine.leases.stored_limit import StoredLimit
+from limpet.engine.leases.limits import rules
+from limpet.engine.leases.limits.document import RESERVED, LimitDocument, Values, read_limit
+from limpet.engine.leases.limits.stored_limit import StoredLimit
 from limpet.errors import LimitNotFound, UsageError
 from limpet.graphs.limits import Rate, checked_concurrency, checked_queues, checked_rate
 from limpet.graphs.names import LIMITS, checked_name
@@ -175,7 +175,7 @@ class Limits:
 
     def _info(self, name: str, document: LimitDocument) -> LimitInfo:
         now = self._limits.now()
-        document = limit_rules.normalised(document, now)
+        document = rules.normalised(document, now)
         values = document.values
         stored = StoredLimit(self._client, name)
         waiting = stored.waiting() if document.has_line else []
@@ -191,7 +191,7 @@ class Limits:
                 SlotHolder(slot.run_id, slot.call, slot.state, slot.since)
                 for slot in stored.live(document, now)
             ),
-            limit_rules.used_rate(document, now),
+            rules.used_rate(document, now),
             sum(entry.ticket not in reserved for entry in waiting),
         )
 

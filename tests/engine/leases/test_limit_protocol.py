@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from limpet import Limit, Limits, MemoryStore
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.leases.limit_document import Slot, limit_name, read_limit
 from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait, limits_of, slot_post_key
+from limpet.engine.leases.limits.document import Slot, limit_name, read_limit
 from limpet.errors import StoreError
 from limpet.journal.store import CANCELLED, Commit, Lease, NewRun
 from limpet.testing import FakeClock, FaultyStore

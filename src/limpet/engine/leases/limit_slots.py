@@ -11,7 +11,7 @@ of a lease passes on. The call keeps its place, and stands there again when it a
 Of several limits, slots are taken in the order of their names. A call that stands in line for one keeps those that it
 has. As all calls do so in the same order, none of them waits for another in a circle.
 
-`limit_document.py` has what is stored, `limit_rules.py` the rules, `limit_steps.py` how this process changes a limit.
+The folder `limits` has what is stored, the rules, and how this process changes a limit.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
-from limpet.engine.leases.limit_document import (
+from limpet.engine.leases.limits.document import (
     LimitDocument,
     Values,
     declared_values,
     line_name,
     read_limit,
 )
-from limpet.engine.leases.limit_rules import Ask
-from limpet.engine.leases.limit_steps import KEEP, RELEASE, TAKE, UNDO, LimitSteps, Step
-from limpet.engine.leases.stored_limit import StoredLimit
+from limpet.engine.leases.limits.rules import Ask
+from limpet.engine.leases.limits.steps import KEEP, RELEASE, TAKE, UNDO, LimitSteps, Step
+from limpet.engine.leases.limits.stored_limit import StoredLimit
 from limpet.errors import StoreError, StoreUnavailable, UsageError
 from limpet.graphs.limits import Limit
 from limpet.graphs.names import LIMITS

@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from limpet.engine.leases import limit_rules
 from limpet.engine.leases.lease_client import LeaseClient, held_in_this_process, nudge_supervisors
-from limpet.engine.leases.limit_document import (
+from limpet.engine.leases.limits import rules
+from limpet.engine.leases.limits.document import (
     CLAIMING,
     HELD,
     KEPT,
@@ -90,7 +90,7 @@ class StoredLimit:
     def live(self, document: LimitDocument, now: float) -> list[Slot]:
         """The slots whose holders aren't known to be dead. Changes nothing."""
         heads = self._heads([slot.run_id for slot in document.slots if slot.state != HELD])
-        dead = [*self._dead(document, heads, now), *limit_rules.overdue(document, now, self.grace)]
+        dead = [*self._dead(document, heads, now), *rules.overdue(document, now, self.grace)]
         return [slot for slot in document.slots if slot not in dead]
 
     def stands(self, ticket: str) -> bool:
@@ -131,7 +131,7 @@ class StoredLimit:
         heads = self._heads([slot.run_id for slot in document.slots if slot.state != HELD])
         dead = self._dead(document, heads, now)
         renewed = []
-        for slot in limit_rules.overdue(document, now, self.grace):
+        for slot in rules.overdue(document, now, self.grace):
             # The process that reserved it may have crashed before it posted to the run.
             if _is_under_way(heads[slot.run_id]) and self.tell(slot.run_id, slot.mark):
                 renewed.append(slot)

@@ -22,8 +22,8 @@ from threading import Lock
 from time import monotonic, sleep
 from typing import Final
 
-from limpet.engine.leases import limit_rules
-from limpet.engine.leases.limit_document import (
+from limpet.engine.leases.limits import rules
+from limpet.engine.leases.limits.document import (
     HELD,
     RESERVED,
     LimitDocument,
@@ -32,8 +32,8 @@ from limpet.engine.leases.limit_document import (
     next_ticket,
     ticket_number,
 )
-from limpet.engine.leases.limit_rules import Ask
-from limpet.engine.leases.stored_limit import Evidence, StoredLimit
+from limpet.engine.leases.limits.rules import Ask
+from limpet.engine.leases.limits.stored_limit import Evidence, StoredLimit
 from limpet.errors import StoreError, StoreUnavailable
 
 FRESH: Final = 0.1
@@ -90,7 +90,7 @@ class Change:
     @property
     def has_more_to_serve(self) -> bool:
         """Whether others in line may be served."""
-        if not limit_rules.is_limiting(self.document):
+        if not rules.is_limiting(self.document):
             return bool(self.told)
         return len(self.told) >= MOST_SERVED
 
@@ -172,16 +172,16 @@ class LimitSteps:
         with self._lock:
             self._known = None
             document = self._document()
-            slot = limit_rules.slot_of(document, run_id, call)
-            if slot is not None or not limit_rules.is_limiting(document):
+            slot = rules.slot_of(document, run_id, call)
+            if slot is not None or not rules.is_limiting(document):
                 return True
             if not self._stored.stands(ticket):
                 return True
             now = self._now()
-            if limit_rules.room(limit_rules.normalised(document, now), now) < 1:
+            if rules.room(rules.normalised(document, now), now) < 1:
                 return False
             self._change([], checks=True)
-            return limit_rules.slot_of(self._document(), run_id, call) is not None
+            return rules.slot_of(self._document(), run_id, call) is not None
 
     def _document(self) -> LimitDocument:
         """The document as this process knows it."""
@@ -260,23 +260,23 @@ class LimitSteps:
 
     def _due(self, document: LimitDocument, now: float) -> float | None:
         grace = self._stored.grace
-        return limit_rules.next_due(document, now, grace, grace / LOOKS_PER_LEASE)
+        return rules.next_due(document, now, grace, grace / LOOKS_PER_LEASE)
 
     def _decide(self, before: LimitDocument, steps: list[Step], now: float, checks: bool) -> Change:
         """What the steps make of the document."""
-        change = Change(limit_rules.normalised(before, now))
+        change = Change(rules.normalised(before, now))
         for step in steps:
             change.document = _given_back(change.document, step, now)
         asked = [step for step in steps if step.kind == TAKE]
         refused = self._take(change, asked, now)
         if checks or (refused and self._needs_check(change.document, now)):
             evidence = self._evidence(change.document, now)
-            change.document = limit_rules.remove(change.document, evidence.dead)
-            change.document = limit_rules.renew(change.document, evidence.renewed, now)
+            change.document = rules.remove(change.document, evidence.dead)
+            change.document = rules.renew(change.document, evidence.renewed, now)
             refused = self._take(change, refused, now)
         standing = [step for step in refused if step.stands_in_line]
         self._line_up(change, standing, now)
-        if change.document.has_line and (checks or limit_rules.room(change.document, now)):
+        if change.document.has_line and (checks or rules.room(change.document, now)):
             self._serve(change, standing, now)
         return change
 
@@ -284,9 +284,9 @@ class LimitSteps:
         """Give slots to steps that ask for them, and return those that don't get one."""
         refused = []
         for step in steps:
-            change.document = limit_rules.forget_earlier_leases(change.document, step.ask)
-            slot = limit_rules.slot_of(change.document, step.ask.run_id, step.ask.call)
-            after = limit_rules.take(change.document, step.ask, now)
+            change.document = rules.forget_earlier_leases(change.document, step.ask)
+            slot = rules.slot_of(change.document, step.ask.run_id, step.ask.call)
+            after = rules.take(change.document, step.ask, now)
             step.is_granted = after is not None
             if after is None:
                 refused.append(step)
@@ -304,7 +304,7 @@ class LimitSteps:
 
         Not if others stand in line: then supervisors look. And not again and again, while nothing changes.
         """
-        if document.has_line or limit_rules.room(document, now, counts=False):
+        if document.has_line or rules.room(document, now, counts=False):
             return False
         version = 0 if self._known is None else self._known[0]
         has_checked = version == self._checked_version and monotonic() - self._checked_at < FRESH
@@ -320,7 +320,7 @@ class LimitSteps:
         newcomers = [step for step in steps if not step.old_ticket]
         if newcomers:
             at_least = max(int(now * 1000), 1)
-            change.document, numbers = limit_rules.new_numbers(change.document, len(newcomers), at_least)
+            change.document, numbers = rules.new_numbers(change.document, len(newcomers), at_least)
             for step, number in zip(newcomers, numbers, strict=True):
                 step.ticket = new_ticket(number, f"{random.getrandbits(32):08x}")
                 change.standing.append(_entry(step))
@@ -331,23 +331,23 @@ class LimitSteps:
             if not self._stored.stands(step.ticket):
                 step.ticket = next_ticket(step.ticket)
                 change.standing.append(_entry(step))
-            change.document = limit_rules.open_line_at(change.document, ticket_number(step.ticket))
+            change.document = rules.open_line_at(change.document, ticket_number(step.ticket))
 
     def _serve(self, change: Change, standing: Sequence[Step], now: float) -> None:
         """Hand free slots to the first in line."""
         mine = {step.ticket: step for step in standing}
         reserved = {slot.mark for slot in change.document.slots if slot.state == RESERVED}
-        room = limit_rules.room(change.document, now)
+        room = rules.room(change.document, now)
         front = self._stored.front(min(room, MOST_SERVED) + len(reserved) + 1)
         if not front and not change.standing:
-            change.document = limit_rules.empty_line(change.document)
+            change.document = rules.empty_line(change.document)
             return
-        if not limit_rules.is_limiting(change.document):
+        if not rules.is_limiting(change.document):
             change.told = front[:MOST_SERVED]
             change.leaving += [entry.ticket for entry in change.told]
             return
         change.leaving += [entry.ticket for entry in front if _has_slot(change.document, entry)]
-        change.document, chosen = limit_rules.reserve(change.document, front[:MOST_SERVED], now)
+        change.document, chosen = rules.reserve(change.document, front[:MOST_SERVED], now)
         for entry in chosen:
             step = mine.get(entry.ticket)
             if step is None:
@@ -367,11 +367,11 @@ class LimitSteps:
 def _given_back(document: LimitDocument, step: Step, now: float) -> LimitDocument:
     match step.kind:
         case "release":
-            return limit_rules.release(document, step.ask)
+            return rules.release(document, step.ask)
         case "undo":
-            return limit_rules.undo(document, step.ask, step.granted_at)
+            return rules.undo(document, step.ask, step.granted_at)
         case "keep":
-            return limit_rules.keep(document, step.ask, step.granted_at, step.mark, now)
+            return rules.keep(document, step.ask, step.granted_at, step.mark, now)
         case _:
             return document
 
@@ -382,5 +382,5 @@ def _entry(step: Step) -> LineEntry:
 
 def _has_slot(document: LimitDocument, entry: LineEntry) -> bool:
     """Whether the call has a slot already, so that it needn't stand in line."""
-    slot = limit_rules.slot_of(document, entry.run_id, entry.call)
+    slot = rules.slot_of(document, entry.run_id, entry.call)
     return slot is not None and slot.state == HELD

@@ -1,7 +1,7 @@
 """What a store keeps of a limit: one document for the limit itself, and one for each call that stands in its line.
 
 The document of a limit has its values, its slots, the recent grants for its rate, and the numbers of its line. It is
-changed by compare-and-set alone, so what the rules in `limit_rules.py` make of one version isn't mixed with another.
+changed by compare-and-set alone, so what the rules in `rules.py` make of one version isn't mixed with another.
 A call in the line is a document of its own, so that a long line makes the limit's document no larger.
 """
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from math import floor
 from typing import Final, NamedTuple
 
-from limpet.engine.leases.limit_document import (
+from limpet.engine.leases.limits.document import (
     CLAIMING,
     HELD,
     KEPT,
