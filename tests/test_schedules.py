@@ -285,3 +285,16 @@ def test_every_method_has_an_async_version(memory: MemoryStore, graph: StateGrap
     name, run_id = asyncio.run(use())
     assert name == "sums"
     assert Runs(memory).get(run_id).status == "running"
+
+
+def test_runs_wait_in_the_queue_of_the_schedule_or_of_the_graph(
+    memory: MemoryStore, clock: FakeClock, graph: StateGraph
+) -> None:
+    """H17, H18: as `start` has it."""
+    schedules = Schedules(memory)
+    schedules.add("slow", graph, every="10m", queue="slow")
+    schedules.add("plain", graph, every="10m")
+    clock.skip(minutes=10)
+    worker(memory, graph).look()
+    queues = {name: memory.head(name).queue for name in run_ids(memory)}
+    assert queues == {"plain:20261115T0210Z": "default", "slow:20261115T0210Z": "slow"}

@@ -425,7 +425,7 @@ class GraphMethods(ABC, Generic[S]):
         from limpet.engine.supervisor.supervisor import Supervisor
 
         client = self.compiled().need_client("recover")
-        options = SupervisorOptions(client.ttl, concurrency, max_crashes=max_crashes)
+        options = SupervisorOptions(client.ttl, concurrency, max_crashes=max_crashes, fires_schedules=False)
         return Supervisor(client.store, GraphCatalog([cast(Any, self)]), options).drain()
 
     arecover = async_version(recover)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from limpet import Schedules
+from limpet import Runs, Schedules
 from limpet.cli import noun_arguments
 from limpet.engine.schedules import schedule
 from support.command_line import Command
@@ -53,6 +53,35 @@ def test_a_schedule_is_added_listed_and_shown(limpet: Command) -> None:
     assert (data["when"], data["overlap"], data["tags"]) == ("30 2 * * *", "queue", ["night"])
     assert len(data["next_times"]) == 5
     assert [each["name"] for each in limpet("schedules", "list", "--json").data] == ["nightly", "often"]
+
+
+def test_a_worker_fires_and_the_firings_are_shown(limpet: Command) -> None:
+    """H17: what was fired, what was skipped, and the status of each run."""
+    start = (datetime.now(UTC) - timedelta(minutes=90)).isoformat(timespec="seconds")
+    limpet(
+        "schedules",
+        "add",
+        "sums",
+        "flows:plain",
+        "--every",
+        "1h",
+        "--starts",
+        start,
+        "--catch-up",
+        "last",
+        "--overlap",
+        "allow",
+    )
+    limpet("schedules", "trigger", "sums")
+    assert "overdue" in limpet("schedules", "list").out
+    assert limpet("worker", "flows:plain", "--once").code == 0
+    runs = Runs(STORE).list(tag="schedule:sums")
+    assert [run.status for run in runs] == ["completed", "completed"]
+    shown = limpet("schedules", "show", "sums").out
+    assert shown.count("fired") == 4  # the number, the last one, and two firings
+    assert "skipped" in shown
+    assert all(run.run_id in shown for run in runs)
+    assert "-manual" in shown
 
 
 def test_pause_resume_trigger_and_delete(limpet: Command) -> None:

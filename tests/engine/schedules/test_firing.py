@@ -16,6 +16,7 @@ from limpet.engine.supervisor.schedule_firing import ScheduleFiring
 from limpet.journal.store import Store
 from limpet.testing import FakeClock, FaultyStore
 from support.schedules import counting_graph, effect_graph, run_ids, worker
+from support.waiting import until
 
 BEGIN = datetime(2026, 11, 15, 2, 0, tzinfo=UTC)
 
@@ -37,11 +38,11 @@ def test_a_planned_time_becomes_a_run_on_every_store(any_store: Store) -> None:
     start = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(hours=3)
     given: Any = {"input": {"x": 41}, "tags": ["hourly"], "priority": 3, "overlap": "allow"}
     schedules.add("sums", graph, every="1h", starts=start, catch_up="all", **given)
-    with supervise(any_store, [graph]) as supervisor:
-        worker(any_store, graph).look()
-        supervisor.drain()
     times = [start + timedelta(hours=number) for number in range(4)]
     names = [f"sums:{time:%Y%m%dT%H%MZ}" for time in times]
+    with supervise(any_store, [graph]):
+        worker(any_store, graph).look()
+        until(lambda: len(Runs(any_store).list(status="completed")) == 4)
     assert run_ids(any_store) == names
     for name in names:
         found = graph.get(name)

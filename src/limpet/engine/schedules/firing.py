@@ -32,7 +32,7 @@ from limpet.engine.schedules.schedule import (
     write_schedule,
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.start import StartRequest
+from limpet.engine.sessions.start import StartRequest, queue_for
 from limpet.errors import Conflict, RunExists, RunNotFound, StoreError, TooLarge, UsageError
 from limpet.graphs.secrets import mask_text, secret_values, text_forms
 from limpet.journal.encoding.codec import decode
@@ -132,7 +132,10 @@ class Firer:
         start = schedule.plan.start
         try:
             tags = tuple(dict.fromkeys((*start.tags, schedule.tag)))
-            request = StartRequest(decode(start.input), decode(start.config), run_id, tags, named=True)
+            queue = queue_for(self._compiled, start.queue)
+            request = StartRequest(
+                decode(start.input), decode(start.config), run_id, tags, named=True, queue=queue
+            )
             prepare(self._compiled, request, start.priority)
             self._created = run_id
         except RunExists:

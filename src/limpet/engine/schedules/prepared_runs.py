@@ -32,7 +32,9 @@ def prepare(compiled: CompiledGraph, request: StartRequest, priority: int) -> No
     if deadline is not None:
         progress.deadline = deadline_of(deadline, client.now())
     try:
-        run = new_run(progress, request.tags, None, client.ttl, due=None, priority=priority)
+        run = new_run(
+            progress, request.tags, None, client.ttl, due=None, priority=priority, queue=request.queue
+        )
     except UnstorableValue as problem:
         raise hide_secret_path(problem, compiled.plan.secrets) from None
     client.store.create(run)

@@ -22,6 +22,7 @@ class SupervisorOptions(NamedTuple):
     max_sleep: float = MAX_SLEEP
     grace: float = STOP_GRACE
     queues: tuple[str, ...] | None = None
+    fires_schedules: bool = True
 
     def check(self) -> None:
         """Raise `UsageError` for an option that makes no sense."""

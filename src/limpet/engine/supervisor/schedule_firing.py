@@ -20,9 +20,10 @@ TIMES_LIST_INTERVAL: Final = 60.0
 
 
 class ScheduleFiring:
-    """Fires the schedules that are due."""
+    """Fires the schedules that are due; none, if it isn't `active`."""
 
-    def __init__(self, store: Store, catalog: GraphCatalog) -> None:
+    def __init__(self, store: Store, catalog: GraphCatalog, active: bool = True) -> None:
+        self._is_active = active and store.abilities.takes_part
         self._store = store
         self._catalog = catalog
         self._clock = client_for(store)
@@ -34,19 +35,22 @@ class ScheduleFiring:
     @property
     def wake_up(self) -> float:
         """When the next schedule is due, by `monotonic`: a look then fires it at once."""
-        return min(self._upcoming.values(), default=inf)
+        return min(list(self._upcoming.values()), default=inf)
 
-    def look(self) -> None:
-        """Fire what is due. Raises `StoreUnavailable`; whatever else is wrong with a schedule concerns no other."""
-        if not self._store.abilities.takes_part:
+    def look(self, was_asked: bool = False) -> None:
+        """Fire what is due. Raises `StoreUnavailable`; whatever else is wrong with a schedule concerns no other.
+
+        `was_asked` says that something has changed in this process: a schedule may have been added.
+        """
+        if not self._is_active:
             return
         now = monotonic()
-        if now >= self._next_list:
+        if was_asked or now >= self._next_list:
             self._next_list = now + TIMES_LIST_INTERVAL
             self._upcoming = {}
             for document in self._store.list_documents(SCHEDULES):
                 self._note_due(document.name.removeprefix(SCHEDULES), document.due)
-        self._upcoming = {name: due for name, due in self._upcoming.items() if due > now}
+        self._upcoming = {name: due for name, due in list(self._upcoming.items()) if due > now}
         for document in self._store.list_documents(SCHEDULES, due=True):
             self._fire(document)
 

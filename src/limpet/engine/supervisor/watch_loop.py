@@ -1,5 +1,7 @@
 """The watch loop: look at the store for runs that are ready, resume them, wait for a change, and again.
 
+Each look fires the schedules that are due first.
+
 A run is ready when it is queued, its sleep is over, the deadline of its question has passed, or its process has died.
 Between two looks the loop works off its backlog: what the last look found and had no room for.
 """
@@ -17,6 +19,7 @@ from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
 from limpet.engine.supervisor.run_resumer import STORE_RETRY_LIMIT, RunResumer
+from limpet.engine.supervisor.schedule_firing import ScheduleFiring
 from limpet.errors import RunNotFound
 from limpet.journal.optional_calls import Notifying, provides
 from limpet.journal.run_filter import RunFilter
@@ -48,6 +51,7 @@ class WatchLoop:
         self._served = resumer.served
         self._stranded = resumer.stranded
         self._ready_runs = ReadyRuns(store, resumer.served)
+        self._schedules = ScheduleFiring(store, catalog, options.fires_schedules)
         self._backlog: list[RunHead] = []
         self._store_has_more = False
         self._next_look = 0.0
@@ -162,6 +166,9 @@ class WatchLoop:
         """Runs that are ready, more than there is room for: the backlog, or another look at the store."""
         graphs = self._catalog.names
         self._stranded.look()
+        # Before the store is asked: the runs that they start are ready.
+        if monotonic() >= min(self._next_look, self._schedules.wake_up):
+            self._schedules.look(was_asked=not self._next_look)
         with self._changed.lock:
             room = self._picker.room
             now = monotonic()
@@ -235,9 +242,10 @@ class WatchLoop:
         With a `pause` the store is unavailable: wait that long, even if there is room.
         """
         with self._changed.lock:
+            end = min(self._next_look, self._schedules.wake_up)
             if pause is not None:
-                self._next_look = monotonic() + pause
-            seconds = max(0.0, self._next_look - monotonic())
+                end = self._next_look = monotonic() + pause
+            seconds = max(0.0, end - monotonic())
         self._changed.wait_for(
             lambda: self._resumer.stopping or not self._next_look or (pause is None and self._has_next()),
             seconds,
