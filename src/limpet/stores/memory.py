@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from limpet.errors import RunExists, RunNotFound, StoreUnavailable
 from limpet.journal.run_filter import RunFilter
@@ -23,6 +24,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
+from limpet.stores.indexes import DocumentIndex, RunIndex
 from limpet.stores.lease_clock import own_lease_clock
 from limpet.threads.workers import ChangeSignal
 
@@ -39,7 +41,13 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._changes = ChangeSignal()
         self._runs: dict[str, _Run] | None = {}
+        self._run_index = RunIndex()
+        # In the order of the changes, of which most belong at the end of an index. Each is noted before it is made:
+        # so an interrupt in between leaves the index behind, but not for good.
+        self._unindexed_runs: dict[str, None] = {}
         self._documents: dict[str, Document] = {}
+        self._document_index = DocumentIndex()
+        self._unindexed_documents: dict[str, None] = {}
         self._newest_version = 0
 
     def __repr__(self) -> str:
@@ -61,6 +69,7 @@ class MemoryStore:
             if run.run_id in runs:
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self.clock(), self._lease_clock())
+            self._unindexed_runs[run.run_id] = None
             runs[run.run_id] = _Run(head, 0, list(run.records))
             if lease is None:
                 self._changes.notify()
@@ -129,6 +138,7 @@ class MemoryStore:
                 return False
             head = heads.post(run.head, self.clock())
             posts = [*run.posts, Post(head.posted, key, body)]
+            self._unindexed_runs[run_id] = None
             # No interrupt can come between these three: a key that is known without its post would lose the post.
             run.posts = posts
             run.head = head
@@ -163,6 +173,7 @@ class MemoryStore:
             if version != (0 if found is None else found.version):
                 return None
             self._newest_version += 1
+            self._unindexed_documents[name] = None
             self._documents[name] = Document(name, self._newest_version, body, due)
             return self._newest_version
 
@@ -176,8 +187,9 @@ class MemoryStore:
     ) -> Sequence[Document]:
         with self._lock:
             self._open()
-            found = [document for name, document in self._documents.items() if name.startswith(prefix)]
-        return heads.selected_documents(found, self.clock() if due else None)[:limit]
+            due_by = self.clock() if due else None
+            names = self._current_document_index().find(prefix, due_by, limit)
+            return [self._documents[name] for name in names]
 
     def delete_document(self, name: str, version: int) -> bool:
         with self._lock:
@@ -185,21 +197,22 @@ class MemoryStore:
             found = self._documents.get(name)
             if found is None or found.version != version:
                 return False
+            self._unindexed_documents[name] = None
             del self._documents[name]
+            self._current_document_index()
             return True
 
     def lanes(self) -> Sequence[Lane]:
         with self._lock:
-            return list({run.head.lane for run in self._open().values() if run.head.due is not None})
+            return self._current_run_index().lanes()
 
     def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
-        wanted = frozenset(lanes)
         with self._lock:
-            now = self.clock()
             lease_now = self._lease_clock()
-            runs = self._open().values()
-            found = [run.current_head() for run in runs if heads.is_ready(run.head, wanted, now, lease_now)]
-        return heads.most_urgent_first(found)[:limit]
+            runs = self._open()
+            due = map(runs.__getitem__, self._current_run_index().due(lanes, self.clock()))
+            free = (run.current_head() for run in due if not heads.is_held(run.head, lease_now))
+            return list(islice(free, limit))
 
     def list(self, which: RunFilter) -> list[RunHead]:
         with self._lock:
@@ -227,18 +240,22 @@ class MemoryStore:
                 for run_id, run in runs.items()
                 if heads.is_expired(run.head, older_than, statuses, now, lease_now)
             ]
+            self._unindexed_runs.update(dict.fromkeys(expired))
             for run_id in expired:
                 del runs[run_id]
             if expired:
                 self._changes.notify()
+                self._current_run_index()
             return len(expired)
 
     def delete(self, run_id: str) -> None:
         with self._lock:
             run = self._run(run_id)
             heads.refuse_if_held(run.head, self._lease_clock())
+            self._unindexed_runs[run_id] = None
             del self._open()[run_id]
             self._changes.notify()
+            self._current_run_index()
 
     def wait_for_change(self, timeout: float) -> bool:
         self._open()
@@ -262,6 +279,28 @@ class MemoryStore:
             raise RunNotFound(run_id)
         return run
 
+    def _current_run_index(self) -> RunIndex:
+        """The index with all that has changed since it was last used."""
+        runs = self._open()
+        for run_id in self._unindexed_runs:
+            run = runs.get(run_id)
+            if run is None:
+                self._run_index.remove(run_id)
+            else:
+                self._run_index.put(run_id, run.head)
+        self._unindexed_runs.clear()
+        return self._run_index
+
+    def _current_document_index(self) -> DocumentIndex:
+        for name in self._unindexed_documents:
+            document = self._documents.get(name)
+            if document is None:
+                self._document_index.remove(name)
+            else:
+                self._document_index.put(name, document.due)
+        self._unindexed_documents.clear()
+        return self._document_index
+
     def _apply(self, runs: dict[str, _Run], commit: Commit) -> Exception | None:
         run = runs.get(commit.run_id)
         if run is None:
@@ -274,6 +313,7 @@ class MemoryStore:
             return refused
         if heads.changes_more_than_sequence(head, commit):
             head = heads.apply(head, commit, now)
+            self._unindexed_runs[commit.run_id] = None
         if commit.purge:
             sequence += len(commit.records)
         # From here to the last line of the change there is no call of a Python function, so no interrupt can come

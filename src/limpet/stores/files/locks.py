@@ -24,6 +24,7 @@ from zlib import crc32
 
 from limpet.errors import LimpetError, StoreUnavailable
 from limpet.journal.store import RunHead
+from limpet.stores.indexes import RunIndex
 
 try:
     import fcntl
@@ -63,9 +64,12 @@ class LockFile:
     runs by the names of their files, and `open_runs` those whose journal may be open, the one used last at the end.
     `damaged` are heads for those whose own can't be read, and `unread` the names of those that are to be read, or
     read again. `knows_all_names` says that these three have every run under this lock, so that listing them reads no
-    directory. `in_doubt` is true while a call works with all this: if the next call finds it true, the last one was
-    interrupted, and nothing is trusted. Until `busy_until`, by the monotonic clock, another process is taken to hold
-    the lock and not to release it.
+    directory. `index` has the runs with a due time, by name; `unindexed` are the names of those that may have changed
+    since. `index_is_complete` says that these two have every such run, whether it is remembered or not.
+
+    `in_doubt` is true while a call works with all this: if the next call finds it true, the last one was interrupted,
+    and nothing is trusted. Until `busy_until`, by the monotonic clock, another process is taken to hold the lock and
+    not to release it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,6 +79,7 @@ class LockFile:
         self.open_runs: dict[str, Any] = {}
         self.damaged: dict[str, RunHead] = {}
         self.unread: set[str] = set()
+        self.unindexed: set[str] = set()
         self.reset()
 
     def reset(self) -> None:
@@ -87,7 +92,14 @@ class LockFile:
         self.change_number: int | None = None
 
     def forget_runs(self) -> None:
-        """Forget all runs, and close their journals."""
+        """Forget all runs and their index, and close their journals."""
+        self.index_is_complete = False
+        self.index = RunIndex()
+        self.unindexed.clear()
+        self.drop_runs()
+
+    def drop_runs(self) -> None:
+        """Forget all runs, but keep their index, which is small; and close their journals."""
         for run in list(self.runs.values()):
             run.close()
         self.runs.clear()
@@ -127,15 +139,17 @@ class LockFile:
             return None
         return self._names_of(range(before + 1, found + 1))
 
-    def may_know_all_names(self) -> bool:
-        """Whether the names under this lock seem to be known, as far as that can be seen without holding it."""
-        if not self.knows_all_names or self.change_number is None or self.descriptor is None:
+    def has_missed_changes(self) -> bool:
+        """Whether others seem to have made more changes than the file names, as seen without holding the lock."""
+        if self.change_number is None or self.descriptor is None:
+            return True
+        if not HAS_FILE_LOCKS:  # there are no others
             return False
         try:
             found = _decode_number(os.pread(self.descriptor, _NUMBER.size, 0))
         except OSError:  # it is being closed
-            return False
-        return found <= self.change_number + REMEMBERED_CHANGES
+            return True
+        return found > self.change_number + REMEMBERED_CHANGES
 
     def _names_of(self, numbers: range) -> list[str] | None:
         """The names of the runs that the changes with these numbers were made to; None if one isn't in the file."""
@@ -157,6 +171,8 @@ class LockFile:
         round, they would trust what they remember and miss the change.
         """
         number = (self.change_number or 0) + 1
+        if self.index_is_complete:
+            self.unindexed.add(name)
         if HAS_FILE_LOCKS:
             descriptor = self.open()
             encoded = name.encode()

@@ -6,22 +6,23 @@ All of it happens under the lock of the run; the `LockFile` holds what is rememb
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from limpet.errors import DamagedRecord, LimpetError, RunNotFound
-from limpet.journal.store import RunHead
+from limpet.journal.store import Lane, RunHead
 from limpet.stores import heads
 from limpet.stores.atomic_files import flush_directory
 from limpet.stores.files.damaged_heads import listed_head, run_id_by_name
+from limpet.stores.files.frames import JournalPlace
 from limpet.stores.files.locks import LockFile, Locks
 from limpet.stores.files.run_files import RunFiles
 from limpet.stores.files.run_names import HEAD_SUFFIX, file_name_of, parse_head_file, remove_files
-from limpet.stores.files.run_opening import open_run
-from limpet.stores.files.unlocked_reads import read_unlocked
+from limpet.stores.files.run_opening import open_further, open_run, read_unlocked
+from limpet.stores.indexes import RunIndex
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -45,14 +46,16 @@ class RunCache:
         changed = lock.changed_by_others()
         if changed is None:
             lock.knows_all_names = False
+            lock.index_is_complete = False
             for run in lock.runs.values():
                 run.is_current = False
-            return
-        for name in changed:
+        for name in changed or ():
             if lock.knows_all_names:
                 lock.unread.add(name)
             if name in lock.runs:
                 lock.runs[name].is_current = False
+            if lock.index_is_complete:
+                lock.unindexed.add(name)
 
     def find(self, lock: LockFile, run_id: str) -> RunFiles:
         """The run as it is now. Raises `RunNotFound`, `DamagedRecord`."""
@@ -79,6 +82,7 @@ class RunCache:
                 if lock.knows_all_names:
                     lock.unread.add(name)
                 raise
+            self._index(lock, run)
         self._keep_open(lock, run)
         return run
 
@@ -89,9 +93,20 @@ class RunCache:
 
     def _add(self, lock: LockFile, run: RunFiles) -> None:
         if len(lock.runs) >= MAX_REMEMBERED_RUNS:
-            lock.forget_runs()
+            lock.drop_runs()
         lock.runs[run.name] = run
         lock.damaged.pop(run.name, None)
+        self._index(lock, run)
+
+    def _index(self, lock: LockFile, run: RunFiles) -> None:
+        """Give a run that was read just now its place in the index."""
+        if not lock.index_is_complete:
+            return
+        if run.damage is None:
+            lock.index.put(run.name, run.head)
+        else:
+            lock.index.remove(run.name)
+        lock.unindexed.discard(run.name)
 
     def _keep_open(self, lock: LockFile, run: RunFiles) -> None:
         """Let a run's journal stay open. It goes to the end of the order: those used longest ago are closed first."""
@@ -141,19 +156,60 @@ class RunCache:
             lock.damaged.clear()
             lock.unread = {name for name in found if name not in lock.runs or not lock.runs[name].is_current}
             lock.knows_all_names = len(found) <= MAX_REMEMBERED_RUNS
+            if not lock.index_is_complete:
+                lock.index = RunIndex()
+                lock.unindexed = found
+                lock.index_is_complete = True
 
-    def heads_under(
-        self, lock: LockFile, wanted: Callable[[RunHead], bool], seen: set[str] | None = None
+    def current_index(self, lock: LockFile) -> RunIndex:
+        """The index of the runs under a lock. Only heads that may have changed are read.
+
+        Files that changed without the lock, as when a user copies or deletes some, go unnoticed.
+        """
+        if not lock.index_is_complete:
+            self.learn_names([lock])
+        for name in list(lock.unindexed):
+            run: RunFiles | None = lock.runs.get(name)
+            if run is not None and run.is_current:
+                self._index(lock, run)
+            else:
+                self._read_again(lock, name)
+        lock.unindexed.clear()
+        return lock.index
+
+    def ready_under(
+        self,
+        lock: LockFile,
+        lanes: Collection[Lane],
+        now: tuple[float, float],
+        limit: int,
+        without: Collection[str],
     ) -> list[RunHead]:
+        """The most urgent runs under a lock that are ready, at most `limit`.
+
+        `now` is the time by the store's clock, and by that of leases.
+        """
+        due_by, lease_now = now
+        found: list[RunHead] = []
+        for name in self.current_index(lock).due(lanes, due_by):
+            if len(found) >= limit:
+                break
+            if name not in lock.runs:
+                self._read_again(lock, name)
+            run: RunFiles | None = lock.runs.get(name)
+            if run is not None and not heads.is_held(run.head, lease_now) and run.head.run_id not in without:
+                found.append(run.head)
+        return found
+
+    def heads_under(self, lock: LockFile, wanted: Callable[[RunHead], bool], seen: set[str]) -> list[RunHead]:
         """The heads of the wanted runs under a lock. Only heads that may have changed are read.
 
-        A run that is damaged is among them, and its head says so. `seen` are the names that are in the directory.
-        Without these, files that changed without the lock, as when a user copies or deletes some, go unnoticed: for
-        a caller that looks at the runs that it chooses once more.
+        A run that is damaged is among them, and its head says so. `seen` are the names that are in the directory: by
+        these, files that changed without the lock are noticed.
         """
         if not lock.knows_all_names:
             self.learn_names([lock])
-        if lock.knows_all_names and seen is not None:
+        if lock.knows_all_names:
             lock.unread.update(name for name in seen if name not in lock.runs)
             lock.unread.update(name for name, run in lock.runs.items() if not run.has_known_size())
         while lock.knows_all_names and lock.unread:
@@ -167,14 +223,17 @@ class RunCache:
     def _read_again(self, lock: LockFile, name: str) -> None:
         """Read a run that isn't remembered, or that may have changed. If it is gone, it is forgotten."""
         path = self.directory / f"{name}{HEAD_SUFFIX}"
+        lock.unread.discard(name)
         try:
             run: RunFiles | None = lock.runs.get(name)
             if run is None:
                 content = path.read_bytes()
-                run = open_run(self.directory, self.flush, _run_id_in(path, content), content=content)
+                run = RunFiles(self.directory, self.flush, *_parse_head_file(path, content))
+                open_further(run, content)
                 self._add(lock, run)
             else:
                 run.refresh()
+                self._index(lock, run)
             if name not in lock.open_runs:
                 run.close()
             if run.damage is not None:
@@ -214,10 +273,8 @@ class RunCache:
         """
         stored = None
         try:
-            content = path.read_bytes()
-            run_id = _run_id_in(path, content)
-            stored = parse_head_file(run_id, content)[0]
-            return read(run_id)
+            stored, _ = _parse_head_file(path, path.read_bytes())
+            return read(stored.run_id)
         except (RunNotFound, FileNotFoundError):
             return None
         except DamagedRecord as damage:
@@ -234,17 +291,19 @@ class RunCache:
             run.close()
         lock.open_runs.pop(name, None)
         lock.damaged.pop(name, None)
+        lock.index.remove(name)
+        lock.unindexed.discard(name)
 
 
-def _run_id_in(path: Path, content: bytes) -> str:
-    """The id of the run that this head file is of, by its content. Raises `DamagedRecord`."""
+def _parse_head_file(path: Path, content: bytes) -> tuple[RunHead, JournalPlace]:
+    """The head and the place in the head file with this name. Raises `DamagedRecord`."""
     try:
-        head, _ = parse_head_file(None, content)
+        head, place = parse_head_file(None, content)
     except DamagedRecord as damage:
         raise DamagedRecord(run_id_by_name(path, content), 0, damage.reason) from damage
     if file_name_of(head.run_id) != path.name.removesuffix(HEAD_SUFFIX):
         raise DamagedRecord(run_id_by_name(path, content), 0, f"its head file is that of run {head.run_id!r}")
-    return head.run_id
+    return head, place
 
 
 def intact_head(run: RunFiles) -> RunHead:

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -55,8 +54,8 @@ from limpet.stores.files.output_file import add_output, read_output
 from limpet.stores.files.run_cache import RunCache, intact_head
 from limpet.stores.files.run_files import RunFiles
 from limpet.stores.files.run_names import file_name_of
-from limpet.stores.files.run_opening import create_run
-from limpet.stores.files.unlocked_reads import read_unlocked
+from limpet.stores.files.run_opening import create_run, read_unlocked
+from limpet.stores.files.run_search import RunSearch
 from limpet.stores.lease_clock import clock_in_directory, own_lease_clock
 
 Outcome = TypeVar("Outcome")
@@ -94,6 +93,7 @@ class FileStore:
             prepare_directory(self.path, self._flush)
             self._locks = Locks(self.path / "locks", timeout)
             self._cache = RunCache(self._runs, self._locks, self._flush)
+            self._search = RunSearch(self._locks, self._cache, self._holding_locks)
             remove_stale_files(self._runs)
             self._documents = DocumentFiles(self.path / "documents", self._flush)
             self._lease_clock = own_lease_clock(clock) or clock_in_directory(
@@ -241,31 +241,30 @@ class FileStore:
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self.clock()
         lease_now = self._lease_clock()
-        found = self._heads(lambda head: heads.matches(head, which, now, lease_now))
+        self._refuse_closed()
+        with explaining(self.path):
+            found = self._search.heads(lambda head: heads.matches(head, which, now, lease_now))
         return heads.newest_first(found, which)
 
     def lanes(self) -> Sequence[Lane]:
-        with_due = self._heads(lambda head: head.due is not None, only_changeable=True, as_remembered=True)
-        return [*{head.lane for head in with_due}]
+        self._refuse_closed()
+        with explaining(self.path):
+            return self._search.lanes()
 
     def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
-        now = self.clock()
-        lease_now = self._lease_clock()
+        self._refuse_closed()
         wanted = frozenset(lanes)
-        found = self._heads(
-            lambda head: heads.is_ready(head, wanted, now, lease_now),
-            only_changeable=True,
-            as_remembered=True,
-        )
-        ready: Heads = []
-        for listed in heads.most_urgent_first(found):
-            if len(ready) >= limit:
-                break
-            with suppress(RunNotFound, DamagedRecord):  # a damaged run must not hide the others
-                head = self.head(listed.run_id)
-                if heads.is_ready(head, wanted, now, lease_now):
-                    ready.append(head)
-        return ready
+        now = (self.clock(), self._lease_clock())
+        refused: set[str] = set()
+        while True:
+            with explaining(self.path):
+                found = self._search.ready(wanted, now, limit, refused)
+            chosen = [head.run_id for head in heads.most_urgent_first(found)[:limit]]
+            ready = [head for head in self.heads(chosen) if head and heads.is_ready(head, wanted, *now)]
+            # A run that is damaged, or isn't ready any more, must not hide another one.
+            refused.update(set(chosen) - {head.run_id for head in ready})
+            if len(ready) == len(chosen):
+                return ready
 
     def prune(self, run_id: str, before: int) -> int:
         def prune(lock: LockFile) -> int:
@@ -287,7 +286,8 @@ class FileStore:
         self._refuse_closed()
         with explaining(self.path):
             remove_stray_files(self._runs, self._locks, self._flush)
-        for found in self._heads(only_changeable=True):
+            listed = self._search.heads(only_changeable=True)
+        for found in listed:
             if found.status not in statuses:
                 continue
             with suppress(RunNotFound, DamagedRecord):
@@ -404,46 +404,3 @@ class FileStore:
         except TooLarge as problem:
             return problem
         return None
-
-    def _heads(
-        self,
-        wanted: Callable[[RunHead], bool] = lambda head: True,
-        *,
-        only_changeable: bool = False,
-        as_remembered: bool = False,
-    ) -> Heads:
-        """The heads of all runs, or of the wanted ones. One lock after the other is held, never all at once.
-
-        Runs whose lock another process doesn't release are read without it; with `only_changeable` they are left
-        out, as a call that changes one would wait for that process. With `as_remembered`, files that changed without
-        their lock go unnoticed.
-        """
-        self._refuse_closed()
-        self._learn_names()
-        found: Heads = []
-        seen: dict[Path, set[str]] = {}
-        if not as_remembered:
-            with explaining(self.path):
-                seen = self._cache.names_by_lock()
-        for lock in self._locks.files:
-            timeout = self._locks.reading_timeout(lock)
-            try:
-                read = partial(self._cache.heads_under, lock, wanted, seen.get(lock.path))
-                found += self._holding_locks([lock], read, timeout)
-            except LockBusy:
-                if not only_changeable:
-                    with explaining(self.path):
-                        found += filter(wanted, self._cache.unlocked_heads_under(lock))
-        return found
-
-    def _learn_names(self) -> None:
-        """Read the directory once for all locks under which the names aren't known, and not once for each."""
-        unknown = [
-            lock
-            for lock in self._locks.files
-            if not lock.may_know_all_names() and self._locks.reading_timeout(lock) > 0
-        ]
-        if len(unknown) > 1:
-            timeout = self._locks.reading_timeout(unknown[0])
-            with suppress(LockBusy):  # then each lock that isn't busy is looked at by itself
-                self._holding_locks(unknown, lambda: self._cache.learn_names(unknown), timeout)
