@@ -25,8 +25,11 @@ _first = itemgetter(0)
 class SortedEntries(Generic[Entry]):
     """Different entries in their order, in parts of a bounded length, none of which is empty."""
 
-    def __init__(self) -> None:
-        self._parts: list[list[Entry]] = []
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
+        ordered: list[Entry] = sorted(entries)
+        self._parts: list[list[Entry]] = [
+            ordered[at : at + MAX_PART] for at in range(0, len(ordered), MAX_PART)
+        ]
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -162,14 +165,8 @@ class DocumentIndex:
 
     def find(self, prefix: str, due_by: float | None, limit: int | None) -> list[str]:
         """The first names that begin with `prefix`; with a time, of those that are due by then, by their due time."""
-        found = self._named(prefix) if due_by is None else self._due(prefix, due_by)
+        found = beginning_with(prefix, self._names) if due_by is None else self._due(prefix, due_by)
         return list(islice(found, limit))
-
-    def _named(self, prefix: str) -> Iterator[str]:
-        for name in self._names.since(prefix):
-            if not name.startswith(prefix):
-                return
-            yield name
 
     def _due(self, prefix: str, due_by: float) -> Iterator[str]:
         for due, name in self._by_due.since(()):
@@ -177,3 +174,11 @@ class DocumentIndex:
                 return
             if name.startswith(prefix):
                 yield name
+
+
+def beginning_with(prefix: str, names: SortedEntries[str]) -> Iterator[str]:
+    """The names that begin with `prefix`."""
+    for name in names.since(prefix):
+        if not name.startswith(prefix):
+            return
+        yield name

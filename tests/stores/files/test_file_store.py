@@ -24,8 +24,8 @@ from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, PAUSED, Commit, Level, NewRun, RunHead, Store, Tail
 from limpet.stores import open_store
 from limpet.stores.files import frames, locks, run_cache, run_files, run_names
-from limpet.stores.files.store import FileStore
 from limpet.stores.files.run_opening import read_unlocked
+from limpet.stores.files.store import FileStore
 from limpet.testing.conformance import ManualClock, StoreConformance
 from limpet.testing.conformance.store_calls import ready_runs
 

@@ -13,7 +13,7 @@ from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, Commit, Labels, NewRun, Output, Post
-from limpet.stores.files import inbox_file
+from limpet.stores.files import inbox_file, locks
 from limpet.stores.files.store import FileStore
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -242,3 +242,77 @@ def test_documents_that_others_change_are_listed_as_they_are(path: Path) -> None
         assert version is not None
         assert store.delete_document("a", version)
         assert other.list_documents() == []
+
+
+@pytest.fixture
+def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files of documents that were read, each with what of its name can be read."""
+    read: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        if path.suffix == ".document":
+            read.append(path.name.partition(".")[0])
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    return read
+
+
+def test_a_list_reads_the_documents_that_have_changed_and_no_others(
+    path: Path, read_files: list[str]
+) -> None:
+    """H18: a line may be long, and the first in it are asked for often."""
+    with closing(FileStore(path, level="process")) as store, closing(FileStore(path)) as other:
+        versions = {}
+        for number in range(50):
+            for limit in "ab":
+                name = f"line/{limit}/{number:02}"
+                versions[name] = store.put_document(name, b"", 0) or 0
+        read_files.clear()
+
+        def first(count: int) -> list[str]:
+            return [each.name for each in other.list_documents("line/b/", limit=count)]
+
+        assert first(2) == ["line/b/00", "line/b/01"]
+        assert sorted(read_files) == [f"line_b_{number:02}" for number in range(50)]
+        read_files.clear()
+        assert first(2) == ["line/b/00", "line/b/01"]
+        assert read_files == []
+        assert store.delete_document("line/b/00", versions["line/b/00"])
+        assert store.put_document("line/b/01", b"", versions["line/b/01"], due=1.0)
+        assert store.put_document("line/b/000", b"", 0)
+        assert store.put_document("line/a/00", b"", versions["line/a/00"])
+        read_files.clear()
+        assert first(2) == ["line/b/000", "line/b/01"]
+        assert sorted(read_files) == ["line_b_000", "line_b_01"]
+        assert [each.name for each in other.list_documents("line/b/", due=True)] == ["line/b/01"]
+        assert len(other.list_documents()) == 100
+
+
+def test_more_changed_documents_than_are_remembered_are_listed_as_they_are(path: Path) -> None:
+    """H17, H18: then all are read again."""
+    with closing(FileStore(path, level="process")) as store, closing(FileStore(path)) as other:
+        first = store.put_document("first", b"", 0) or 0
+        assert [each.name for each in other.list_documents()] == ["first"]
+        version = 0
+        for number in range(locks.REMEMBERED_CHANGES + 1):
+            version = store.put_document("second", b"%d" % number, version) or 0
+        assert store.delete_document("first", first)
+        (found,) = other.list_documents()
+        assert (found.name, found.body) == ("second", b"%d" % locks.REMEMBERED_CHANGES)
+
+
+@pytest.mark.skipif(not locks.HAS_FILE_LOCKS, reason="no other process can use the directory")
+def test_documents_are_listed_while_another_process_does_not_release_their_lock(path: Path) -> None:
+    """H17: as when it was stopped."""
+    import fcntl
+
+    with closing(FileStore(path, level="process", timeout=0.1)) as store:
+        for name in ("a/1", "a/2", "b"):
+            store.put_document(name, b"", 0, due=1.0)
+        with open(path / "locks" / "documents") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert [each.name for each in store.list_documents("a/")] == ["a/1", "a/2"]
+            assert [each.name for each in store.list_documents(due=True, limit=1)] == ["a/1"]
+        assert [each.name for each in store.list_documents("a/")] == ["a/1", "a/2"]

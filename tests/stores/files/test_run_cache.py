@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Commit, NewRun
+from limpet.journal.store import COMPLETED, Commit, NewRun, RunHead
 from limpet.stores.files import locks, run_cache
 from limpet.stores.files.run_names import file_name_of
 from limpet.stores.files.store import FileStore
+from limpet.stores.indexes import RunIndex
 from limpet.testing.conformance.store_calls import ready_runs
 
 RUNS = 200
@@ -185,6 +186,83 @@ def test_a_run_whose_files_are_copied_into_the_directory_is_found(
     assert listed >= {"copied", "r006"}
     assert "r007" not in listed
     assert {"copied", "r007"} & set(ready(reader)) == {"copied"}
+
+
+def test_a_look_costs_what_changed_and_what_it_finds(
+    stores: tuple[FileStore, FileStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H18: however many runs wait."""
+    reader, writer = stores
+    lanes = reader.lanes()
+    indexed: list[str] = []
+    seen: list[str] = []
+    put = RunIndex.put
+    due = RunIndex.due
+
+    def counted_put(index: RunIndex, key: str, head: RunHead) -> None:
+        indexed.append(head.run_id)
+        put(index, key, head)
+
+    def counted_due(index: RunIndex, *given: Any) -> Iterator[str]:
+        for name in due(index, *given):
+            seen.append(name)
+            yield name
+
+    monkeypatch.setattr(RunIndex, "put", counted_put)
+    monkeypatch.setattr(RunIndex, "due", counted_due)
+    assert [head.run_id for head in reader.ready(lanes, 2)] == ["r000", "r001"]
+    assert indexed == []
+    # Under each lock, as many as are wanted, and one more.
+    assert len(seen) <= locks.LOCK_FILES * (2 + 1)
+    lease = writer.claim("r000", "ann", 1e6)
+    assert writer.append([Commit("r000", lease.fence, 1, [b"2"], status=COMPLETED)]) == [None]
+    reader.claim("r001", "ann", 1e6)
+    indexed.clear()
+    assert [head.run_id for head in reader.ready(lanes, 2)] == ["r002", "r003"]
+    assert sorted(indexed) == ["r000", "r001"]
+    assert reader.lanes() == lanes
+    assert sorted(indexed) == ["r000", "r001"]
+
+
+def test_more_runs_than_are_remembered_are_found_without_reading_all_again(
+    stores: tuple[FileStore, FileStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H18: a list of them reads all, and a look for work doesn't."""
+    monkeypatch.setattr(run_cache, "MAX_REMEMBERED_RUNS", 3)
+    reader, writer = stores
+    lanes = reader.lanes()
+    reads = Reads(monkeypatch)
+    assert [head.run_id for head in reader.ready(lanes, 1)] == ["r000"]
+    heads, scans = reads.since()
+    # The first under each lock, and once more the one that was found.
+    assert len(heads) <= locks.LOCK_FILES + 1
+    assert scans == 0
+    writer.delete("r000")
+    writer.claim("r001", "ann", 1e6)
+    writer.create(NewRun("urgent", "g", [b"1"], due=0.0, priority=1))
+    reads.since()
+    assert [head.run_id for head in reader.ready(lanes, 3)] == ["urgent", "r002", "r003"]
+    heads, scans = reads.since()
+    assert len(heads) <= 3 + locks.LOCK_FILES * (3 + 1) + 3
+    assert scans == 0
+    assert len(reader.list(RunFilter())) == RUNS
+    assert ready(reader) == ["urgent", *(f"r{number:03}" for number in range(2, RUNS))]
+
+
+def test_a_run_that_was_damaged_by_hand_hides_no_other(stores: tuple[FileStore, FileStore]) -> None:
+    """H5, H18: not even from a worker that has looked before, and takes one run at a time."""
+    reader, _ = stores
+    lanes = reader.lanes()
+    lock = reader._locks.lock_of(file_name_of("r000"))
+    beside = sorted(run.head.run_id for run in lock.runs.values())
+    for path in (reader.path / "runs").glob("r*"):
+        run_id = path.name.partition(".")[0]
+        if run_id not in beside:
+            path.unlink()
+        elif run_id in beside[:-1] and path.suffix == ".log":
+            path.write_bytes(b"")
+    assert len(beside) > 2
+    assert [head.run_id for head in reader.ready(lanes, 1)] == beside[-1:]
 
 
 WRITER = """

@@ -1,27 +1,32 @@
 """Documents in files: each in a file of its own, which is replaced whole.
 
 The file with the number of the newest version is replaced first, so that no version is given twice, even where a
-document was deleted or its writer was killed. All changes happen under one lock; readers need none.
+document was deleted or its writer was killed. All changes happen under the locks of documents.
+
+A reader of one document needs no lock. A list is made from an index, under a lock that says which documents others
+have changed: so it reads these, and not the directory. The first list of a process reads the names of all documents,
+and a document with the first list to which it belongs by its file name.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 from limpet.errors import StoreUnavailable
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import Document
 from limpet.stores.atomic_files import flush_directory, make_directory, replace_file
-from limpet.stores.files.run_names import file_name_of
+from limpet.stores.files.locks import LockFile
+from limpet.stores.files.run_names import file_name_of, readable_part
+from limpet.stores.indexes import DocumentIndex, SortedEntries, beginning_with
 
 LOCK_NAME = "documents"
-"""The lock of all documents is that of a run with files of this name."""
+"""Beside their own lock, documents have that of a run with files of this name: earlier versions know no other."""
 
 SUFFIX = ".document"
 VERSION_FILE = "VERSION"
@@ -30,19 +35,27 @@ _PREFIX = Struct(">4sI")
 
 
 class DocumentFiles:
-    """The documents in `directory`, which is made with the first of them. Change them while holding their lock."""
+    """The documents in `directory`, which is made with the first of them. Change and list them while holding `lock`.
 
-    def __init__(self, directory: Path, flush: bool) -> None:
+    Which files have changed since they were read is in `lock.unindexed`, if `lock.index_is_complete`.
+    """
+
+    def __init__(self, directory: Path, flush: bool, lock: LockFile) -> None:
         self.directory = directory
         self._flush = flush
-        self._read: dict[str, _ReadFile] = {}
-        """The documents that were listed, so that a list reads those that have changed since."""
+        self._lock = lock
+        self._index = DocumentIndex()
+        self._read: dict[str, Document] = {}
+        """The documents that are in the index, by the names of their files."""
+        self._unread: SortedEntries[str] = SortedEntries()
+        """The names of the files of the others."""
 
     def put(self, name: str, body: bytes, version: int, due: float | None) -> int | None:
         """Write a document that is still at `version`, and return its new one, else None."""
         if version != self._version(name):
             return None
         make_directory(self.directory, flush=self._flush)
+        self._lock.count_change(file_name_of(name))
         newest = self._newest_version() + 1
         replace_file(self.directory / VERSION_FILE, _framed([newest]), flush=self._flush)
         if due is not None:
@@ -54,9 +67,11 @@ class DocumentFiles:
         """Delete a document that is still at `version`; False if it isn't."""
         if version == 0 or version != self._version(name):
             return False
+        self._lock.count_change(file_name_of(name))
         self._path(name).unlink()
         if self._flush:
             flush_directory(self.directory)
+        self._forget(file_name_of(name))
         return True
 
     def get(self, name: str) -> Document | None:
@@ -70,23 +85,58 @@ class DocumentFiles:
             raise StoreUnavailable(f"the document {name!r} in {path} can't be read: {problem}") from problem
         return document
 
-    def all(self) -> list[Document]:
-        """All documents, but for damaged ones: the log has a warning of each."""
+    def find(self, prefix: str, due_by: float | None, limit: int | None) -> list[Document]:
+        """The first documents whose names begin with `prefix`; with a time, of those that are due by then.
+
+        Damaged ones are left out: the log has a warning of each. Files that changed without the lock go unnoticed.
+        """
+        self._learn_changes()
+        for file_name in list(beginning_with(readable_part(prefix), self._unread)):
+            self._read_again(file_name)
+        found = self._index.find(prefix, due_by, limit)
+        return [self._read[file_name_of(name)] for name in found]
+
+    def all_unlocked(self) -> list[Document]:
+        """All documents but for damaged ones, read without the lock."""
+        found = [_listed(self.directory / f"{file_name}{SUFFIX}") for file_name in self._file_names()]
+        return [document for document in found if document is not None]
+
+    def _learn_changes(self) -> None:
+        """Find out which documents are to be read, or read again."""
+        lock = self._lock
+        if not lock.index_is_complete:
+            self._index = DocumentIndex()
+            self._read.clear()
+            self._unread = SortedEntries(self._file_names())
+            lock.unindexed.clear()
+            lock.index_is_complete = True
+        for file_name in list(lock.unindexed):
+            is_there = (self.directory / f"{file_name}{SUFFIX}").exists()
+            self._forget(file_name)
+            if is_there:
+                self._unread.add(file_name)
+        lock.unindexed.clear()
+
+    def _read_again(self, file_name: str) -> None:
+        document = _listed(self.directory / f"{file_name}{SUFFIX}")
+        if document is not None:
+            self._read[file_name] = document
+            self._index.put(document.name, document.due)
+        self._unread.discard(file_name)
+
+    def _forget(self, file_name: str) -> None:
+        document = self._read.pop(file_name, None)
+        if document is not None:
+            self._index.remove(document.name)
+        self._unread.discard(file_name)
+        self._lock.unindexed.discard(file_name)
+
+    def _file_names(self) -> list[str]:
         try:
-            entries = [entry for entry in os.scandir(self.directory) if entry.name.endswith(SUFFIX)]
+            names = os.listdir(self.directory)
         except FileNotFoundError:
             return []
-        found: dict[str, _ReadFile] = {}
-        for entry in entries:
-            with suppress(FileNotFoundError):  # deleted meanwhile
-                stat = entry.stat()
-                state = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-                before = self._read.get(entry.name)
-                if before is None or before.state != state:
-                    before = _ReadFile(state, _listed(Path(entry.path)))
-                found[entry.name] = before
-        self._read = found
-        return [each.document for each in found.values() if each.document is not None]
+        return [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
 
     def _version(self, name: str) -> int:
         found = self.get(name)
@@ -103,24 +153,20 @@ class DocumentFiles:
         if type(newest) is int and newest > 0:
             return newest
         # There is none yet, or the file is damaged or was deleted. By the time of day, versions are likely to be new.
-        if any(name.endswith(SUFFIX) for name in os.listdir(self.directory)):
-            return max([time.time_ns() // 1000, *(document.version for document in self.all())])
-        return 0
+        if not self._file_names():
+            return 0
+        return max([time.time_ns() // 1000, *(document.version for document in self.all_unlocked())])
 
     def _path(self, name: str) -> Path:
         return self.directory / f"{file_name_of(name)}{SUFFIX}"
 
 
-class _ReadFile(NamedTuple):
-    """What identifies a file as one that was read before, and the document in it; None for a damaged one."""
-
-    state: tuple[int, int, int]
-    document: Document | None
-
-
 def _listed(path: Path) -> Document | None:
+    """The document in a file. None if it is damaged, or was deleted meanwhile."""
     try:
         return _document_in(path.read_bytes())
+    except FileNotFoundError:
+        return None
     except ValueError as problem:
         from logging import getLogger
 

@@ -7,6 +7,7 @@ it. A process that finds the number which it left there itself knows that all it
 Behind the number come the names of the runs that were changed last, each with the number that its change got. So a
 process that has missed a few changes reads these runs again, and no others. A name that isn't there, because there
 were too many changes or because an earlier version made one, leaves it unknown what has changed: all is read again.
+Documents have a lock file of their own, with the names of theirs.
 """
 
 from __future__ import annotations
@@ -194,6 +195,7 @@ class Locks:
         self.directory = directory
         self.timeout = timeout
         self.files = [LockFile(directory / f"{number:02}") for number in range(LOCK_FILES)]
+        self.documents = LockFile(directory / "documents")
         _all_locks.add(self)
 
     def lock_of(self, name: str) -> LockFile:
@@ -261,7 +263,7 @@ class Locks:
 
     def close(self) -> None:
         """Close all files."""
-        for lock in self.files:
+        for lock in (*self.files, self.documents):
             with lock.thread_lock:
                 lock.forget_runs()
                 lock.close()
@@ -294,7 +296,7 @@ _all_locks: WeakSet[Locks] = WeakSet()
 def _reset_in_child() -> None:
     """A forked child shares its parent's open files, and a lock belongs to the open file: it opens its own."""
     for locks in list(_all_locks):
-        for lock in locks.files:
+        for lock in (*locks.files, locks.documents):
             lock.close()
             lock.reset()
 

@@ -25,9 +25,13 @@ def file_name_of(run_id: str) -> str:
     """What the files of a run are called: readable, safe on every file system, and different for each id."""
     from hashlib import sha256
 
-    readable = re.sub(r"[^A-Za-z0-9_-]", "_", run_id)[:40]
     digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{readable}.{digest}"
+    return f"{readable_part(run_id)}.{digest}"
+
+
+def readable_part(text: str) -> str:
+    """How the file names begin of all that begins with this text."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:40]
 
 
 def new_token() -> str:

@@ -95,7 +95,7 @@ class FileStore:
             self._cache = RunCache(self._runs, self._locks, self._flush)
             self._search = RunSearch(self._locks, self._cache, self._holding_locks)
             remove_stale_files(self._runs)
-            self._documents = DocumentFiles(self.path / "documents", self._flush)
+            self._documents = DocumentFiles(self.path / "documents", self._flush, self._locks.documents)
             self._lease_clock = own_lease_clock(clock) or clock_in_directory(
                 self.path / "clocks", clock, flush=self._flush
             )
@@ -231,9 +231,19 @@ class FileStore:
         self, prefix: str = "", due: bool = False, limit: int | None = None
     ) -> Sequence[Document]:
         self._refuse_closed()
-        with explaining(self.path):
-            found = [document for document in self._documents.all() if document.name.startswith(prefix)]
-        return heads.selected_documents(found, self.clock() if due else None)[:limit]
+        due_by = self.clock() if due else None
+        lock = self._locks.documents
+        try:
+            return self._holding_locks(
+                [lock],
+                lambda: self._documents.find(prefix, due_by, limit),
+                self._locks.reading_timeout(lock),
+            )
+        except LockBusy:
+            with explaining(self.path):
+                found = self._documents.all_unlocked()
+            named = [document for document in found if document.name.startswith(prefix)]
+            return heads.selected_documents(named, due_by)[:limit]
 
     def delete_document(self, name: str, version: int) -> bool:
         return self._holding_documents(lambda: self._documents.delete(name, version))
@@ -318,7 +328,7 @@ class FileStore:
 
     def _holding_documents(self, work: Callable[[], Outcome]) -> Outcome:
         self._refuse_closed()
-        return self._holding_locks([self._locks.lock_of(LOCK_NAME)], work)
+        return self._holding_locks([self._locks.lock_of(LOCK_NAME), self._locks.documents], work)
 
     def _reading(self, run_id: str, use: Callable[[RunFiles], Outcome]) -> Outcome:
         """What `use` gives for a run: under its lock, or without if another process doesn't release that."""
