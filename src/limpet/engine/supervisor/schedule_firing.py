@@ -18,6 +18,9 @@ from limpet.journal.store import Document, Store
 TIMES_LIST_INTERVAL: Final = 60.0
 """Seconds after which the store is asked again when its schedules are due. What is due is found at any look."""
 
+MAX_LOGGED: Final = 1000
+"""How many problems are remembered as logged."""
+
 
 class ScheduleFiring:
     """Fires the schedules that are due; none, if it isn't `active`."""
@@ -77,6 +80,8 @@ class ScheduleFiring:
 
     def _log_once(self, name: str, problem: str) -> None:
         """Log what is wrong with a schedule, unless that was logged: a supervisor looks all the time."""
+        if len(self._logged) > MAX_LOGGED:
+            self._logged.clear()
         if (name, problem) not in self._logged:
             self._logged.add((name, problem))
             log().error("schedule %s couldn't be fired: %s", name, problem)
