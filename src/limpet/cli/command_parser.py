@@ -62,10 +62,11 @@ class CommandParser(ArgumentParser):
         listed = ", ".join(known)
         if not isinstance(action, _SubParsersAction):
             raise ArgumentError(action, f"{value!r} isn't one of {listed}{near}")
-        if not near:
+        way_of = {way.split()[-1]: way for way in reversed(self.ways)}  # of several, the first
+        # A verb without its noun counts more than a noun that is like it: `list` isn't `limits`.
+        if not near or value in way_of:
             from difflib import get_close_matches  # late: only mistakes need it
 
-            way_of = {way.split()[-1]: way for way in reversed(self.ways)}  # of several, the first
             similar = get_close_matches(value, way_of, n=1)
             near = f"; did you mean 'limpet {way_of[similar[0]]}'?" if similar else ""
         kind = str(action.metavar).lower()
