@@ -298,3 +298,20 @@ def test_runs_wait_in_the_queue_of_the_schedule_or_of_the_graph(
     worker(memory, graph).look()
     queues = {name: memory.head(name).queue for name in run_ids(memory)}
     assert queues == {"plain:20261115T0210Z": "default", "slow:20261115T0210Z": "slow"}
+
+
+def test_utc_needs_no_time_zones_of_the_system(
+    memory: MemoryStore, graph: StateGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H17: a small container has none; another zone is refused with what to install."""
+    monkeypatch.setattr("zoneinfo.available_timezones", lambda: set())
+    monkeypatch.setattr("limpet.engine.schedules.timetable.ZoneInfo", _no_zones)
+    schedules = Schedules(memory)
+    assert schedules.add("sums", graph, every="1h").next_time == BEGIN + timedelta(hours=1)
+    assert schedules.add("nightly", graph, cron="30 2 * * *").next_time == BEGIN + timedelta(minutes=30)
+    with pytest.raises(UsageError, match=r"no time zones: pip install 'limpet\[schedules\]'"):
+        schedules.add("other", graph, every="1h", timezone="Europe/Berlin")
+
+
+def _no_zones(name: str) -> Any:
+    raise KeyError(name)

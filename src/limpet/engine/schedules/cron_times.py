@@ -9,9 +9,8 @@ wall shows a matching time, so an hour that comes twice counts twice, and one th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
-from zoneinfo import ZoneInfo
 
 from limpet.errors import UsageError
 
@@ -40,7 +39,7 @@ class CronTimes:
     Raises `UsageError` for an expression that can't be read, or that never comes true.
     """
 
-    def __init__(self, expression: str, zone: ZoneInfo) -> None:
+    def __init__(self, expression: str, zone: tzinfo) -> None:
         self.expression = _checked(expression)
         self._zone = zone
         minute, hour, *_ = self.expression.split()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
 from math import ceil, floor
 from typing import Any, Final, NamedTuple
@@ -94,16 +94,18 @@ def make_timetable(
         interval = _checked_interval(every)
         origin = int(now) + interval if first is None else first
         return Timetable(None, interval, zone, origin, first, last)
-    return Timetable(CronTimes(cron, ZoneInfo(zone)).expression, None, zone, 0, first, last)
+    return Timetable(CronTimes(cron, _zone(zone)).expression, None, zone, 0, first, last)
 
 
 def checked_zone(name: Any) -> str:
     """The name of a time zone that this system knows. Raises `UsageError`."""
     if isinstance(name, str) and name:
         try:
-            return ZoneInfo(name).key
+            _zone(name)
         except (KeyError, ValueError, OSError):
             pass
+        else:
+            return name
     from zoneinfo import available_timezones
 
     known = available_timezones()
@@ -116,18 +118,25 @@ def checked_zone(name: Any) -> str:
 @lru_cache(maxsize=1024)
 def cron_times(cron: str, timezone: str) -> CronTimes:
     """The times of a cron expression, which is read once. Raises `UsageError`."""
-    return CronTimes(cron, ZoneInfo(timezone))
+    return CronTimes(cron, _zone(timezone))
 
 
 def local_time(moment: float, timezone: str) -> datetime:
     """A moment as the clocks of a time zone show it."""
-    return datetime.fromtimestamp(moment, ZoneInfo(timezone))
+    return datetime.fromtimestamp(moment, _zone(timezone))
 
 
 def stamp(planned: float) -> str:
     """A planned time as run ids have it: 20261115T0230Z, in UTC, with the seconds if there are some."""
     at = datetime.fromtimestamp(int(planned), UTC)
     return at.strftime("%Y%m%dT%H%M%SZ" if at.second else "%Y%m%dT%H%MZ")
+
+
+def _zone(name: str) -> tzinfo:
+    """A time zone. UTC is known on a system without time zones, too."""
+    if name == UTC_NAME:
+        return UTC
+    return ZoneInfo(name)
 
 
 def _checked_interval(given: Any) -> int:
