@@ -13,7 +13,7 @@ from limpet.errors import DamagedRecord, StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, Commit, Labels, NewRun, Output, Post
-from limpet.stores.files import inbox_file, locks
+from limpet.stores.files import documents, inbox_file, locks
 from limpet.stores.files.store import FileStore
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -248,14 +248,13 @@ def test_documents_that_others_change_are_listed_as_they_are(path: Path) -> None
 def read_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files of documents that were read, each with what of its name can be read."""
     read: list[str] = []
-    read_bytes = Path.read_bytes
+    read_whole = documents.read_whole
 
-    def reading(path: Path) -> bytes:
-        if path.suffix == ".document":
-            read.append(path.name.partition(".")[0])
-        return read_bytes(path)
+    def reading(path: str) -> bytes:
+        read.append(Path(path).name.partition(".")[0])
+        return read_whole(path)
 
-    monkeypatch.setattr(Path, "read_bytes", reading)
+    monkeypatch.setattr(documents, "read_whole", reading)
     return read
 
 

@@ -16,7 +16,8 @@ import pytest
 
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, Commit, NewRun, RunHead
-from limpet.stores.files import locks, run_cache
+from limpet.stores import atomic_files
+from limpet.stores.files import locks, run_cache, run_names
 from limpet.stores.files.run_names import file_name_of
 from limpet.stores.files.store import FileStore
 from limpet.stores.indexes import RunIndex
@@ -31,19 +32,20 @@ class Reads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heads: list[str] = []
         self.scans = 0
-        read_bytes = Path.read_bytes
+        read_whole = atomic_files.read_whole
         scandir = os.scandir
 
-        def reading(path: Path) -> bytes:
-            if path.suffix == ".head":
-                self.heads.append(path.name.partition(".")[0])
-            return read_bytes(path)
+        def reading(path: str) -> bytes:
+            if path.endswith(".head"):
+                self.heads.append(Path(path).name.partition(".")[0])
+            return read_whole(path)
 
         def scanning(*given: Any) -> Any:
             self.scans += 1
             return scandir(*given)
 
-        monkeypatch.setattr(Path, "read_bytes", reading)
+        for module in (run_cache, run_names):
+            monkeypatch.setattr(module, "read_whole", reading)
         monkeypatch.setattr(run_cache.os, "scandir", scanning)
 
     def since(self) -> tuple[list[str], int]:

@@ -20,7 +20,7 @@ from zlib import crc32
 from limpet.errors import StoreUnavailable
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import Document
-from limpet.stores.atomic_files import flush_directory, make_directory, replace_file
+from limpet.stores.atomic_files import flush_directory, make_directory, read_whole, replace_file
 from limpet.stores.files.locks import LockFile
 from limpet.stores.files.run_names import file_name_of, readable_part
 from limpet.stores.indexes import DocumentIndex, SortedEntries, beginning_with
@@ -164,7 +164,7 @@ class DocumentFiles:
 def _listed(path: Path) -> Document | None:
     """The document in a file. None if it is damaged, or was deleted meanwhile."""
     try:
-        return _document_in(path.read_bytes())
+        return _document_in(read_whole(str(path)))
     except FileNotFoundError:
         return None
     except ValueError as problem:

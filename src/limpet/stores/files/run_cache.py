@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from limpet.errors import DamagedRecord, LimpetError, RunNotFound
 from limpet.journal.store import Lane, RunHead
 from limpet.stores import heads
-from limpet.stores.atomic_files import flush_directory
+from limpet.stores.atomic_files import flush_directory, read_whole
 from limpet.stores.files.damaged_heads import listed_head, run_id_by_name
 from limpet.stores.files.frames import JournalPlace
 from limpet.stores.files.locks import LockFile, Locks
@@ -227,7 +227,7 @@ class RunCache:
         try:
             run: RunFiles | None = lock.runs.get(name)
             if run is None:
-                content = path.read_bytes()
+                content = read_whole(str(path))
                 run = RunFiles(self.directory, self.flush, *_parse_head_file(path, content))
                 open_further(run, content)
                 self._add(lock, run)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from limpet.errors import DamagedRecord, RunNotFound
 from limpet.journal.store import RunHead
+from limpet.stores.atomic_files import read_whole
 from limpet.stores.files.frames import JournalPlace, decode_head_file
 
 HEAD_SUFFIX = ".head"
@@ -42,7 +43,7 @@ def new_token() -> str:
 def read_head_file(directory: Path, run_id: str) -> bytes:
     """The bytes of a run's head file. Raises `RunNotFound`."""
     try:
-        return (directory / f"{file_name_of(run_id)}{HEAD_SUFFIX}").read_bytes()
+        return read_whole(f"{directory}{os.sep}{file_name_of(run_id)}{HEAD_SUFFIX}")
     except FileNotFoundError:
         raise RunNotFound(run_id) from None
 
