@@ -22,10 +22,12 @@ from limpet.journal.store import CANCELLED, Commit, Lease, NewRun
 from limpet.testing import FakeClock, FaultyStore
 
 TTL = 10.0
-RUNS = 6
+RUNS = 8
+WHOLE = (6, 7)
+"""The runs that need slots as a whole: workers take these before they claim the runs, and they stand in no line."""
 PROCESSES = 3
 CALLS = ("put_document", "get_document", "delete_document", "list_documents", "post", "are_valid", "heads")
-NEEDS = (("a",), ("a", "b"), ("b",), ("a", "b"), ("a",), ("a",))
+NEEDS = (("a",), ("a", "b"), ("b",), ("a", "b"), ("a",), ("a",), ("a",), ("a", "b"))
 EXAMPLES = int(os.environ.get("LIMPET_LIMIT_EXAMPLES", "60"))
 
 IDLE, HOLDING, WAITING, LOST, OVER = "idle", "holding", "waiting", "lost", "over"
@@ -43,6 +45,9 @@ class ModelRun:
         self.wait: SlotWait | None = None
         self.has_slots = False
         """Whether it got them under this lease, and hasn't given them back."""
+        self.is_whole = number in WHOLE
+        self.admitted: list[tuple[int, SlotRequest]] = []
+        """The workers that have slots for it, and are about to claim it."""
 
 
 class ModelProcess:
@@ -76,7 +81,7 @@ class LimitMachine(RuleBasedStateMachine):
         asking = self.runs[run]
         if asking.state == LOST:
             self.find_lost(asking)
-        if asking.state in (IDLE, WAITING):
+        if asking.state in (IDLE, WAITING) and not asking.is_whole:
             self.claim(asking, process)
             self.acquire(asking, is_stored)
 
@@ -93,7 +98,7 @@ class LimitMachine(RuleBasedStateMachine):
     ) -> None:
         """The process crashes at this call, or gets an error and lives on."""
         asking = self.runs[run]
-        if asking.state in (IDLE, WAITING):
+        if asking.state in (IDLE, WAITING) and not asking.is_whole:
             self.claim(asking, process)
             self.plan(process, call, nth, loses)
             try:
@@ -103,6 +108,42 @@ class LimitMachine(RuleBasedStateMachine):
                 if not survives:
                     self.crash(process)
             self.processes[process].store.heal()
+
+    @rule(run=st.sampled_from(WHOLE), process=st.integers(0, PROCESSES - 1))
+    def admit(self, run: int, process: int) -> None:
+        """A worker takes slots for a run that it is about to claim."""
+        wanted = self.runs[run]
+        if wanted.state == LOST:
+            self.find_lost(wanted)
+        if wanted.state == IDLE:
+            head = self.store.head(wanted.id)
+            request = SlotRequest(Lease(wanted.id, head.fence + 1, 0.0), "", wanted.limits, is_claimed=False)
+            (answer,) = self.processes[process].limits.acquire([request], False)
+            assert answer is None or answer.ticket == ""
+            if answer is None:
+                if (process, request) not in wanted.admitted:
+                    self.count_grant(wanted)
+                wanted.admitted.append((process, request))
+
+    @rule(run=st.sampled_from(WHOLE))
+    def claim_admitted(self, run: int) -> None:
+        """The worker claims it, early or late, if no other has; and looks whether it still has the slots."""
+        wanted = self.runs[run]
+        if not wanted.admitted:
+            return
+        process, request = wanted.admitted.pop(0)
+        limits = self.processes[process].limits
+        if wanted.state != IDLE or self.store.head(wanted.id).fence != request.lease.fence - 1:
+            limits.release([request])
+            return
+        self.claim(wanted, process)
+        (answer,) = limits.acquire([request._replace(is_claimed=True, counts=False)], False)
+        if answer is None:
+            wanted.state = HOLDING
+            wanted.has_slots = True
+            self.check_concurrency(wanted)
+        else:
+            self.let_go(wanted)
 
     @rule(run=st.integers(0, RUNS - 1))
     def finish(self, run: int) -> None:
@@ -130,6 +171,7 @@ class LimitMachine(RuleBasedStateMachine):
         """What it knew is gone; the leases of its runs expire."""
         self.processes[process] = ModelProcess(self.store)
         for run in self.runs:
+            run.admitted = [each for each in run.admitted if each[0] != process]
             if run.process == process and run.lease is not None:
                 self.lose(run)
 
@@ -224,6 +266,9 @@ class LimitMachine(RuleBasedStateMachine):
             self.release(run)
             if run.state == IDLE:
                 run.state = OVER
+        elif run.state == IDLE and run.is_whole:
+            self.admit(int(run.id[1:]), process)
+            self.claim_admitted(int(run.id[1:]))
         elif run.state == IDLE or (run.state == WAITING and self.has_its_post(run)):
             self.claim(run, process)
             self.acquire(run, True)
@@ -256,7 +301,8 @@ class LimitMachine(RuleBasedStateMachine):
             run.wait = None
             run.state = HOLDING
             run.has_slots = True
-            self.check_grant(run)
+            self.check_concurrency(run)
+            self.count_grant(run)
         elif is_stored:
             run.wait = answer
             run.state = WAITING
@@ -264,10 +310,12 @@ class LimitMachine(RuleBasedStateMachine):
         else:
             self.lose(run)  # its process crashes before it has stored the wait
 
-    def check_grant(self, run: ModelRun) -> None:
+    def check_concurrency(self, run: ModelRun) -> None:
         for name in run.limits:
             live = [each for each in self.runs if name in each.limits and self.has_live_slot(each)]
             assert len(live) <= max(self.allowed[name], self.bounds[name])
+
+    def count_grant(self, run: ModelRun) -> None:
         if self.rate is not None and "a" in run.limits:
             self.forget_old_grants()
             self.grants.append(self.clock())
@@ -304,7 +352,7 @@ class LimitMachine(RuleBasedStateMachine):
 
     def request(self, run: ModelRun) -> SlotRequest:
         assert run.lease is not None
-        return SlotRequest(run.lease, "call", run.limits)
+        return SlotRequest(run.lease, "" if run.is_whole else "call", run.limits)
 
     def plan(self, process: int, call: str, nth: int, loses: bool) -> None:
         store = self.processes[process].store

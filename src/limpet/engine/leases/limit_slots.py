@@ -51,9 +51,12 @@ class SlotRequest(NamedTuple):
     """A call, or a run as a whole, that needs a slot of each of its limits.
 
     `lease` is that of the run, under which the slots are held: its id and fence. `call` is the key of the call in the
-    run, "" for the run as a whole. `is_claimed` is false if the worker is about to claim the run: then the fence
-    is that which the claim will give. `counts` says whether it counts for the rates. `wait` is where the call stood
-    in line, if it did.
+    run, "" for the run as a whole. `counts` says whether it counts for the rates. `wait` is where the call stood in
+    line, if it did.
+
+    `is_claimed` is false if the worker is about to claim the run: then the fence is that which the claim will give.
+    After the claim the worker asks once more, with `is_claimed` and without `counts`: should it have taken longer
+    than a lease to claim the run, it may have lost the slots.
     """
 
     lease: Lease
@@ -143,7 +146,11 @@ class LimitClient:
         return answers
 
     def release(self, requests: Sequence[SlotRequest]) -> None:
-        """Give slots back, and hand them to the first in line. If the store fails, that is tried again later."""
+        """Give slots back, and hand them to the first in line. If the store fails, that is tried again later.
+
+        A slot for a run that was about to be claimed stays if the run has been claimed: it is another worker's now.
+        """
+        requests = self._without_claimed(requests)
         for name in sorted({limit for request in requests for limit in request.limits}):
             steps = [Step(RELEASE, self._ask(each)) for each in requests if name in each.limits]
             with suppress(StoreError):  # they are owed now
@@ -154,8 +161,10 @@ class LimitClient:
         """Hand free slots to those in line, wherever a limit is due; return when to look again, by the store's clock.
 
         Slots become free as holders die, as reservations pass on, and as rates have room. None means that no call
-        stands in line. Raises `StoreError`.
+        stands in line. A limit that can't be read is left out, with a warning in the log. Raises `StoreUnavailable`.
         """
+        if not self._can_have_limits:
+            return None
         for steps in list(self._steps.values()):
             if steps.has_debts:
                 steps.carry_out([])
@@ -164,7 +173,7 @@ class LimitClient:
             due = found.due
             # No look is further away than this, unless the clock was set back.
             if due is not None and not 0 < due - self.now() <= self._client.ttl:
-                due = self._limit(found.name.removeprefix(LIMITS)).serve()
+                due = self._serve(found.name.removeprefix(LIMITS))
             if due is not None:
                 next_looks.append(due)
         return min(next_looks, default=None)
@@ -188,12 +197,21 @@ class LimitClient:
         self.edit(name, lambda known: LimitDocument(first=known.first, last=known.last, is_deleted=True))
 
     def limits_for_queue(self, queue: str) -> tuple[str, ...]:
-        """The names of the limits that hold for all runs in a queue, sorted. Raises `StoreError`."""
+        """The names of the limits that hold for all runs in a queue, sorted.
+
+        A limit that can't be read is left out, with a warning in the log. Raises `StoreUnavailable`.
+        """
+        if not self._can_have_limits:
+            return ()
         if monotonic() - self._queues_known_at > QUEUES_KNOWN:
             queues: dict[str, tuple[str, ...]] = {}
             for found in self._client.store.list_documents(LIMITS):
                 name = found.name.removeprefix(LIMITS)
-                document = read_limit(name, found.body)
+                try:
+                    document = read_limit(name, found.body)
+                except StoreError as problem:
+                    _warn(problem)
+                    continue
                 for each in () if document.is_deleted else document.values.queues:
                     queues[each] = (*queues.get(each, ()), name)
             self._queues = queues
@@ -217,11 +235,24 @@ class LimitClient:
 
     def check_store(self) -> None:
         """Raise `UsageError` for a store that can't have limits."""
-        abilities = self._client.store.abilities
-        if not abilities.takes_part or not abilities.leases:
+        if not self._can_have_limits:
             raise UsageError(f"{self._client.store} can't keep limits").with_advice(
                 "use one of Limpet's own stores: SQLite, PostgreSQL, Redis, files or memory"
             )
+
+    @property
+    def _can_have_limits(self) -> bool:
+        abilities = self._client.store.abilities
+        return abilities.takes_part and abilities.leases
+
+    def _serve(self, name: str) -> float | None:
+        try:
+            return self._limit(name).serve()
+        except StoreUnavailable:
+            raise
+        except StoreError as problem:
+            _warn(problem)
+            return None
 
     def _limit(self, name: str) -> LimitSteps:
         found = self._steps.get(name)
@@ -229,6 +260,17 @@ class LimitClient:
             # Of two threads that do so at once, both get the same.
             found = self._steps.setdefault(name, LimitSteps(StoredLimit(self._client, name), self.now))
         return found
+
+    def _without_claimed(self, requests: Sequence[SlotRequest]) -> Sequence[SlotRequest]:
+        unclaimed = [each for each in requests if not each.is_claimed]
+        if not unclaimed:
+            return requests
+        try:
+            answers = self._client.store.are_valid([each.lease for each in unclaimed])
+        except StoreError:
+            answers = [True] * len(unclaimed)  # they pass on by themselves
+        claimed = [each for each, is_valid in zip(unclaimed, answers, strict=True) if is_valid]
+        return [each for each in requests if each not in claimed]
 
     def _ask(self, request: SlotRequest) -> Ask:
         owner = "" if request.is_claimed else self._owner
@@ -281,3 +323,9 @@ class LimitClient:
                 back = Step(UNDO, step.ask)
                 back.granted_at = step.granted_at
                 self._limit(name).give_back_later([back])
+
+
+def _warn(problem: StoreError) -> None:
+    from logging import getLogger
+
+    getLogger("limpet.limits").warning("%s", problem)

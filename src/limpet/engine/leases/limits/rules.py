@@ -122,6 +122,12 @@ def take(document: LimitDocument, ask: Ask, now: float) -> LimitDocument | None:
     return _grant(document, ask, now)
 
 
+def is_left_over(document: LimitDocument, ask: Ask, now: float, grace: float) -> bool:
+    """Whether another worker was about to claim the run, and has taken too long."""
+    slot = slot_of(document, ask.run_id, ask.call)
+    return slot is not None and slot.state == CLAIMING and now - slot.since >= grace
+
+
 def slot_of(document: LimitDocument, run_id: str, call: str) -> Slot | None:
     """The slot that a call has, or that is reserved or kept for it."""
     return next((slot for slot in document.slots if (slot.run_id, slot.call) == (run_id, call)), None)

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
-from time import monotonic, sleep
+from time import sleep
 from typing import Final
 
 from limpet.engine.leases.limits import rules
@@ -133,7 +133,7 @@ class LimitSteps:
         self._queue.append(pending)
         with self._lock:
             if not pending.is_done:
-                self._carry_out_queued()
+                self._carry_out_queued(pending)
         if pending.error is not None:
             raise pending.error
 
@@ -185,15 +185,18 @@ class LimitSteps:
 
     def _document(self) -> LimitDocument:
         """The document as this process knows it."""
-        if self._known is None or monotonic() - self._known_at > FRESH:
+        if self._known is None or abs(self._now() - self._known_at) > FRESH:
             self._known = self._stored.read()
-            self._known_at = monotonic()
+            self._known_at = self._now()
         return self._known[1]
 
-    def _carry_out_queued(self) -> None:
-        batch = []
+    def _carry_out_queued(self, own: Pending) -> None:
+        # An interrupted thread may have taken it out of the queue.
+        batch = [own]
         while self._queue:
-            batch.append(self._queue.popleft())
+            pending = self._queue.popleft()
+            if pending is not own and not pending.is_done:
+                batch.append(pending)
         error: BaseException | None = StoreUnavailable("the process was interrupted while it asked for slots")
         try:
             steps = [step for pending in batch for step in pending.steps]
@@ -224,9 +227,15 @@ class LimitSteps:
         owed = list(self._owed)
         backoff = FIRST_BACKOFF
         while True:
+            was_known = self._known
             before = self._document()
             now = self._now()
             change = self._decide(before, [*owed, *steps], now, checks)
+            if self._known is was_known and _is_only_confirmed(before, change, steps):
+                self._known = (
+                    None  # nothing is written, so only the store can say that it still has the slots
+                )
+                continue
             if self._save(before, change.document, now, checks):
                 break
             backoff = self._back_off(backoff)
@@ -249,7 +258,7 @@ class LimitSteps:
         if written is None:
             return False
         self._known = (written, after)
-        self._known_at = monotonic()
+        self._known_at = self._now()
         return True
 
     def _back_off(self, seconds: float) -> float:
@@ -269,7 +278,7 @@ class LimitSteps:
             change.document = _given_back(change.document, step, now)
         asked = [step for step in steps if step.kind == TAKE]
         refused = self._take(change, asked, now)
-        if checks or (refused and self._needs_check(change.document, now)):
+        if checks or (refused and self._needs_check(change.document, refused, now)):
             evidence = self._evidence(change.document, now)
             change.document = rules.remove(change.document, evidence.dead)
             change.document = rules.renew(change.document, evidence.renewed, now)
@@ -299,20 +308,24 @@ class LimitSteps:
                 change.leaving.append(step.old_ticket)
         return refused
 
-    def _needs_check(self, document: LimitDocument, now: float) -> bool:
+    def _needs_check(self, document: LimitDocument, refused: Sequence[Step], now: float) -> bool:
         """Whether to look for dead holders, as that may make room for who came just now.
 
         Not if others stand in line: then supervisors look. And not again and again, while nothing changes.
         """
-        if document.has_line or rules.room(document, now, counts=False):
+        if document.has_line:
+            return False
+        if rules.room(document, now, counts=False) and not any(
+            rules.is_left_over(document, step.ask, now, self._stored.grace) for step in refused
+        ):
             return False
         version = 0 if self._known is None else self._known[0]
-        has_checked = version == self._checked_version and monotonic() - self._checked_at < FRESH
+        has_checked = version == self._checked_version and abs(now - self._checked_at) < FRESH
         return not has_checked
 
     def _evidence(self, document: LimitDocument, now: float) -> Evidence:
         self._checked_version = 0 if self._known is None else self._known[0]
-        self._checked_at = monotonic()
+        self._checked_at = now
         return self._stored.evidence(document, now)
 
     def _line_up(self, change: Change, steps: Sequence[Step], now: float) -> None:
@@ -374,6 +387,11 @@ def _given_back(document: LimitDocument, step: Step, now: float) -> LimitDocumen
             return rules.keep(document, step.ask, step.granted_at, step.mark, now)
         case _:
             return document
+
+
+def _is_only_confirmed(before: LimitDocument, change: Change, steps: Sequence[Step]) -> bool:
+    """Whether steps are granted by slots that they have, and nothing changes."""
+    return change.document == before and rules.is_limiting(before) and any(step.is_granted for step in steps)
 
 
 def _entry(step: Step) -> LineEntry:
