@@ -87,11 +87,15 @@ class Server:
     def stop(self) -> None:
         self._server._stop()
 
+    def pids(self) -> list[int]:
+        """The server and all its processes."""
+        master = needed("psutil").Process(self._server.get_pid())
+        return [master.pid, *(child.pid for child in master.children(recursive=True))]
+
     def kill(self) -> None:
         """kill -9 to the server and all its processes, as a crash of its machine would."""
         psutil = needed("psutil")
-        master = psutil.Process(self._server.get_pid())
-        family = [master, *master.children(recursive=True)]
+        family = [psutil.Process(pid) for pid in self.pids()]
         for process in family:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
