@@ -33,6 +33,7 @@ BY_DESIGN = {
     "limpet.yaml_files.grammar.json_schema": "imported only by the command that prints the schema",
     "limpet.engine.loop.node_loop": "the one loop, with its reasons; see the comments about speed",
     "limpet.graph_methods": "the calls that StateGraph and Workflow share; their documentation is most of it",
+    "limpet.runs": "what can be done with stored runs, in one class; its documentation is most of it",
     "limpet.testing.effects": "what users' nodes call in their tests",
     "limpet.testing.crash.matrix.__call__": "the documentation of every option is most of it",
     "limpet.state_graph.compile": "the documentation of every option is most of it",

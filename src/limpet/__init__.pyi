@@ -1,5 +1,7 @@
 """The public names of Limpet, each with the module it comes from. `__init__.py` imports them when first asked for."""
 
+from limpet.engine.leases.workers import UnservedLane as UnservedLane
+from limpet.engine.leases.workers import WorkerInfo as WorkerInfo
 from limpet.engine.node_context.branch_result import BranchResult as BranchResult
 from limpet.engine.node_context.call_scope import once as once
 from limpet.engine.node_context.call_scope import pause as pause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
 from limpet.durations import Moment
@@ -32,6 +32,7 @@ from limpet.stores.opening import open_store
 from limpet.threads.async_methods import async_version
 
 if TYPE_CHECKING:
+    from limpet.engine.leases.workers import UnservedLane, WorkerInfo
     from limpet.engine.operations.bulk import Change, Outcome, Outcomes
     from limpet.engine.operations.flatten import Flattened
     from limpet.graph_methods import GraphMethods
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from limpet.journal.verify import Verification
 
 Checkpoints = list[Checkpoint]
+Workers: TypeAlias = "list[WorkerInfo]"
+UnservedLanes: TypeAlias = "list[UnservedLane]"
 
 
 class Runs:
@@ -92,7 +95,8 @@ class Runs:
         `created_since` and `created_before` about when it was created: give a datetime, a timestamp, or how long ago
         ("2h"). `queue` is its queue, `error` the type of its last error, `node` where it stopped, and `text` is in
         its last error: for that, 10,000 runs are looked through at most, and `searched` of the list says if that
-        wasn't all. `next` of the list is where its next page begins: give it as `after`.
+        wasn't all. `unserved` restricts it to runs that are due, and that no live worker can continue. `next` of the
+        list is where its next page begins: give it as `after`.
 
         A run whose head or newest records can't be read is in the list too, with the status `damaged` and the reason
         as its `problem`. If its graph can't be known, it is among the runs of every graph. Raises `UsageError`.
@@ -116,6 +120,29 @@ class Runs:
         return RunHandle(run_id, client, compiled)
 
     aget = async_version(get)
+
+    def workers(self) -> Workers:
+        """The workers of the store, the oldest first: which process each is, what it serves and executes.
+
+        Also those that are gone since an hour at most, without having been stopped. Each has `is_live`: whether it
+        still works, as far as that can be known from here. Raises `UsageError` for a store that keeps no documents.
+        """
+        from limpet.engine.leases.workers import list_workers
+
+        return list_workers(self._client)
+
+    aworkers = async_version(workers)
+
+    def unserved(self) -> UnservedLanes:
+        """The runs that are due, and that no live worker can continue: by queue, graph and plan, with the reason.
+
+        `list(unserved=True)` has the runs themselves. Raises what `workers` raises.
+        """
+        from limpet.engine.leases.workers import list_workers, unserved_lanes
+
+        return unserved_lanes(self._client, list_workers(self._client))
+
+    aunserved = async_version(unserved)
 
     def history(self, run_id: str) -> Checkpoints:
         """The steps of a run, oldest first, as far as its journal goes back."""

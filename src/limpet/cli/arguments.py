@@ -44,6 +44,7 @@ examples:
   limpet run flow.yaml -i topic=kelp  run a graph, with an input
   limpet run app.py:graph --detach    queue a run for a worker
   limpet worker app.py:graph          execute queued, sleeping and crashed runs
+  limpet workers                      which workers there are, and what they do
   limpet runs list --status failed    which runs need attention
   limpet runs show RUN                what a run needs, and the command for it
   limpet answer RUN yes               answer what a paused run asks
@@ -252,11 +253,16 @@ def _add_filters(parser: ArgumentParser) -> None:
     parser.add_argument("--node", metavar="NAME", help="that have stopped at this node, or have it next")
     parser.add_argument("--parent", metavar="RUN", help="that this run has started")
     parser.add_argument("--queue", metavar="NAME", help="in this queue")
+    unserved = "that are due, and that no live worker can continue"
+    parser.add_argument("--unserved", action="store_true", default=None, help=unserved)
     parser.add_argument("--text", help="with this text in their last error")
 
 
 def _add_other_commands(commands: Verbs) -> None:
     _add_worker(commands)
+    add_verb(
+        commands, "workers", "workers:list_workers", "the workers of the store, and runs without a worker"
+    )
     demo = add_verb(
         commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -94,9 +94,11 @@ class Picking(RuleBasedStateMachine):
 
 
 TestPicking = Picking.TestCase
+TestPicking.settings = settings(deadline=None, max_examples=50, stateful_step_count=30)
 TestPicking.__doc__ = "H18: the picker follows the rule."
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(GRAPHS), st.integers(-1, 1)), max_size=30), st.integers(1, 5))
 def test_a_look_alone_changes_nothing(runs: list[tuple[str, int]], limit: int) -> None:
     """H18: what is picked counts once it is started, and a run that is listed twice is picked once."""

@@ -32,6 +32,7 @@ FILTERS = (
     "node",
     "parent",
     "queue",
+    "unserved",
     "text",
 )
 """The options that are filters of the same name. `--of` is the name of the graph."""
@@ -140,8 +141,12 @@ def filter_words(args: Namespace) -> list[str]:
     words = []
     for name in ("of", *FILTERS):
         given = getattr(args, name) or ()
+        option = f"--{name.replace('_', '-')}"
+        if given is True:
+            words.append(option)
+            continue
         for value in (given,) if isinstance(given, str) else given:
-            words += [f"--{name.replace('_', '-')}", value]
+            words += [option, value]
     return words
 
 

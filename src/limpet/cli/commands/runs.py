@@ -6,7 +6,7 @@ import time
 from argparse import Namespace
 from typing import Any
 
-from limpet import END, Checkpoint, RunInfo, Runs
+from limpet import END, Checkpoint, RunInfo, Runs, WorkerInfo
 from limpet.cli.commands.many_runs import filter_words, filters_of, read_graph_filter
 from limpet.cli.exit_codes import OK
 from limpet.cli.next_commands import graph_command, suggest_next
@@ -14,9 +14,11 @@ from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_run, find_runs, project_graphs
 from limpet.cli.values import utc_time
 from limpet.defaults import QUEUE
+from limpet.engine.leases.workers import why_unserved
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import masked
+from limpet.journal.store import Lane
 
 LONG_IN_QUEUE = 60.0
 """Seconds after which a list asks whether a run that is queued has a worker."""
@@ -44,6 +46,7 @@ def list_runs(args: Namespace, output: Output) -> int:
         output.result([_facts(info) for info in found])
         return OK
     known = _known_graphs(args, found)
+    workers = runs.workers() if args.unserved else None
     shows_queue = any(info.queue != QUEUE for info in found)
     columns = ["run", "graph", "status", "step", "node", output.time_heading("updated"), ""]
     if shows_queue:
@@ -57,7 +60,7 @@ def list_runs(args: Namespace, output: Output) -> int:
             None if info.problem else info.step,
             node_of(info),
             output.time(info.updated),
-            _summary(info, output, known),
+            _summary(info, output, known) if workers is None else _reason(info, workers),
         )
         for info in found
     ]
@@ -101,6 +104,7 @@ def show(args: Namespace, output: Output) -> int:
             "children": _children(runs, info.run_id),
             "forked from": info.forked_from,
             "held by": holder_of(info),
+            "no worker": _why_unserved(runs, info),
             "error": error.get("traceback") or error.get("message"),
             "problem": info.problem,
         }
@@ -176,6 +180,21 @@ def _due(info: RunInfo, output: Output) -> str:
     """When a process needs to resume a run."""
     due = output.time(info.due)
     return due if output.width is not None else f"at {due}"
+
+
+def _reason(info: RunInfo, workers: list[WorkerInfo]) -> str:
+    """Why none of these workers takes a run; empty if one does by now."""
+    return why_unserved(Lane(info.queue, info.graph, info.plan), info.run_id, workers)
+
+
+def _why_unserved(runs: Runs, info: RunInfo) -> str | None:
+    """Why no live worker takes a run that waits for one."""
+    if info.shown_status not in ("queued", ABANDONED):
+        return None
+    try:
+        return _reason(info, runs.workers())
+    except LimpetError:
+        return None  # the store keeps no list of workers
 
 
 def _children(runs: Runs, run_id: str) -> str:

@@ -103,6 +103,8 @@ class RunInfo(NamedTuple):
     """The checkpoint that it was forked from."""
     queue: str = QUEUE
     """The queue from which workers take it."""
+    plan: str = ""
+    """The fingerprint of the plan that its graph had when it was last saved whole; empty if that isn't known."""
 
     @property
     def shown_status(self) -> str:
@@ -232,6 +234,7 @@ def run_info(head: RunHead) -> RunInfo:
         inbox=head.posted - head.taken,
         forked_from=_origin_of(head, summary),
         queue=head.queue,
+        plan=head.plan,
     )
 
 

@@ -8,7 +8,7 @@ the store page by page, newest runs first, so any number of runs may match.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import merge
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypedDict
 
 from limpet.durations import PastMoment, past_moment_of
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.leases.workers import WorkerInfo, doubtful_lanes, list_workers, why_unserved
 from limpet.engine.operations.run_info import (
     ABANDONED,
     LISTED_STATUSES,
@@ -36,7 +37,7 @@ from limpet.engine.operations.run_info import (
 )
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import RunQuarantined, UsageError, did_you_mean
-from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
+from limpet.journal.run_filter import UNHELD, Cursor, LeaseState, RunFilter
 from limpet.journal.store import DAMAGED, FAILED, RUNNING, RunHead
 
 _FREE: Final = RunFilter((RUNNING,), lease_states=(LeaseState.FREE,))
@@ -80,6 +81,8 @@ class MoreFilters(TypedDict, total=False):
     """The id of the run that started it."""
     queue: str | None
     """The name of its queue."""
+    unserved: bool
+    """Whether it is due, and no live worker can continue it; False doesn't restrict."""
     text: str | None
     """A text in its last error, in capital or small letters: in the type, the message, or the traceback."""
 
@@ -106,6 +109,7 @@ class RunQuery:
     node: str | None = None
     parent: str | None = None
     queue: str | None = None
+    unserved: bool = False
     text: str = ""
     times: tuple[float | None, ...] = (None, None, None, None)
     """Of the creation from and before, and of the last change from and before."""
@@ -133,6 +137,7 @@ class RunQuery:
             node=filters.get("node"),
             parent=filters.get("parent"),
             queue=filters.get("queue"),
+            unserved=bool(filters.get("unserved")),
             text=(filters.get("text") or "").casefold(),
             times=tuple(times),
         )
@@ -221,6 +226,7 @@ class Search:
         self.page_size: int | None = PAGE_SIZE
         """How many runs the store is asked for first; None asks for all at once."""
         self._bound = bound
+        self._workers: Sequence[WorkerInfo] = ()
         self.searched = 0
         """How many runs were looked at."""
         self.stopped_at: Cursor | None = None
@@ -245,6 +251,9 @@ class Search:
         query = self._query
         if not (query.accepts(found.info, now) and query.has_text(found.info)):
             return False
+        head = found.head
+        if query.unserved and not why_unserved(head.lane, head.run_id, self._workers):
+            return False
         if query.node is None:
             return True
         # A run that stopped at the node may be under way since.
@@ -252,10 +261,32 @@ class Search:
         return info.problem is not None or info.node == query.node
 
     def _candidates(self) -> Iterator[Found]:
-        streams = [self._pages(each) for each in self._query.filters()]
+        filters = self._query.filters()
+        if self._query.unserved:
+            self._workers = list_workers(self._client)
+            filters = list(self._due_in_doubtful_lanes(filters))
+        streams = [self._pages(each) for each in filters]
         if len(streams) == 1:
             return streams[0]
         return merge(*streams, key=lambda found: found.head.cursor, reverse=True)
+
+    def _due_in_doubtful_lanes(self, filters: Sequence[RunFilter]) -> Iterator[RunFilter]:
+        """What to ask a store for, to find the due runs that no live worker can continue.
+
+        By lane: so the runs that workers execute, which may be many, aren't looked at.
+        """
+        for lane in doubtful_lanes(self._client, self._workers):
+            for each in filters:
+                if each.graph not in (None, lane.graph) or each.queue not in (None, lane.queue):
+                    continue
+                if each.is_due is not False:
+                    yield each._replace(
+                        queue=lane.queue,
+                        graph=lane.graph,
+                        plan=lane.plan or None,
+                        is_due=True,
+                        lease_states=each.lease_states or UNHELD,
+                    )
 
     def _pages(self, which: RunFilter) -> Iterator[Found]:
         after = self._after

@@ -31,7 +31,7 @@ from limpet.journal.inbox import call_again_post
 from limpet.journal.reader import ViewedTail, read_progress
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.run_filter import UNHELD, Cursor, RunFilter
-from limpet.journal.store import ENDED, PAUSED, RUNNING, RunHead
+from limpet.journal.store import ENDED, PAUSED, RUNNING, Lane, RunHead
 from limpet.journal.waits import CHILD_RUN
 from limpet.observe import events
 from limpet.observe.hub import Emit
@@ -87,6 +87,8 @@ class StrandedRuns:
         self._next_look = 0.0
         self._after: Cursor | None = None
         self._asked: dict[str, _Question] = {}
+        self._logged: set[Lane] = set()
+        """The lanes of which a run was logged."""
 
     def look_soon(self) -> None:
         """Look when next asked to, however short ago the last look was."""
@@ -110,8 +112,10 @@ class StrandedRuns:
                 continue
             if not self._served.serves_queue(head.queue):
                 continue  # other workers are for it
-            # Remembered only for the log: once its graph is known, it is resumed at once.
-            self._skipped.skip(head.run_id, f"graph {head.graph!r} isn't known to this supervisor", 0.0)
+            # Remembered only to be reported, and logged once for its lane: when its graph is known, it is resumed.
+            reason = f"graph {head.graph!r} isn't known to this supervisor"
+            self._skipped.skip(head.run_id, reason, 0.0, is_logged=head.lane not in self._logged)
+            self._logged.add(head.lane)
             if _described(head).get("child_of") is not None:
                 children.append(head)
         if children and self._client.store.abilities.takes_part:

@@ -70,8 +70,7 @@ class WorkerEntry:
     def _renew(self, number: int) -> None:
         try:
             while number == self._newest:
-                self._attempt(self._write)
-                self._attempt(self._clean_up)
+                self._attempt(self._write, self._clean_up)
                 self._changed.wait_for(lambda: number != self._newest, RENEWAL_INTERVAL)
             if number + 1 == self._newest:  # it has left, and hasn't begun again
                 self._attempt(self._delete)
@@ -81,10 +80,11 @@ class WorkerEntry:
                     self._is_kept = False
             self._changed.notify()
 
-    def _attempt(self, step: Callable[[], None]) -> None:
-        """Take a step. One that fails is tried again at the next renewal."""
+    def _attempt(self, *steps: Callable[[], None]) -> None:
+        """Take these steps. What fails is tried again at the next renewal."""
         try:
-            step()
+            for step in steps:
+                step()
             self._has_failed = False
         except Exception as problem:
             if not self._has_failed:
