@@ -373,7 +373,7 @@ class Store(Protocol):
         """Claim runs that `ready` has listed, in one call; return for each its lease, or None if it wasn't claimed.
 
         A run is claimed if it still has the fence of the head in `wanted`, is still due, and has no valid lease. So
-        of several processes that were told of the same runs, each gets runs that no other gets, and none gets a run
+        of several processes that have listed the same runs, each gets runs that no other gets, and none gets a run
         that another has executed meanwhile. What counts as a crash does so as in `claim`. A run that doesn't exist,
         that is damaged, that comes a second time, or that another call changes at this moment, isn't claimed. Once a
         run was claimed the call doesn't raise: what stops the store then leaves the others unclaimed.
