@@ -1,6 +1,6 @@
 """Workers under fire: killed, suspended, asked to end and replaced at random, while their store has troubles, too.
 
-`Fire` starts a stream of runs and some schedules, and does harm for a time. Then all has to come to its end. What
+`Fire` starts a stream of runs and some schedules, and does harm for a time. Then all runs have to end. What
 happened is in the log, which `fire_checks.py` checks.
 """
 
