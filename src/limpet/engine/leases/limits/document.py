@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from limpet.errors import LimpetError, StoreError
+from limpet.errors import DamagedRecord, KeyMissing, StoreError, UnsupportedFormat
 from limpet.graphs.limits import Limit, Rate
 from limpet.graphs.names import LIMITS, LINES
 from limpet.journal.encoding.codec import decode, encode
@@ -203,18 +203,12 @@ def _body(name: str, data: Mapping[str, Any]) -> bytes:
 def _read(name: str, body: bytes, made: Callable[[Mapping[str, Any]], T], advice: str) -> T:
     try:
         data = decode(Envelope(name).open(0, body))
-        if data["format"] != FORMAT:
-            raise StoreError(
-                f"the document {name!r} has format {data['format']!r}, which a newer version of Limpet wrote"
-            ).with_advice("update Limpet here")
-        return made(data)
-    except StoreError as problem:
-        if problem.advice:
-            raise
-        raise _damaged(name, problem, advice) from problem
-    except (LimpetError, TypeError, LookupError, ValueError) as problem:
-        raise _damaged(name, problem, advice) from problem
-
-
-def _damaged(name: str, problem: Exception, advice: str) -> StoreError:
-    return StoreError(f"the document {name!r} is damaged: {problem}").with_advice(advice)
+        if data["format"] == FORMAT:
+            return made(data)
+    except KeyMissing:
+        raise
+    except (DamagedRecord, TypeError, LookupError, ValueError) as problem:
+        why = problem.reason if isinstance(problem, DamagedRecord) else str(problem)
+        raise StoreError(f"the document {name!r} is damaged: {why}").with_advice(advice) from problem
+    newer = UnsupportedFormat(f"the document {name!r} has format {data['format']!r}: a newer Limpet wrote it")
+    raise newer.with_advice("upgrade to read it")

@@ -141,14 +141,21 @@ def release(document: LimitDocument, ask: Ask) -> LimitDocument:
 
 def undo(document: LimitDocument, ask: Ask, since: float) -> LimitDocument:
     """Take a grant back that was made at this time, as if it had never been: it doesn't count for the rate."""
-    document = release(document, ask)
-    if not ask.counts or document.values.rate is None:
-        return document
-    end = _slice_end(since, document.values.rate.seconds)
-    counts = dict(document.window)
-    if end in counts:
-        counts[end] -= 1
-    return document._replace(window=tuple((at, count) for at, count in counts.items() if count))
+    return _uncounted(release(document, ask), ask, since)
+
+
+def recount(document: LimitDocument, ask: Ask, since: float, now: float) -> LimitDocument | None:
+    """Have a grant that was made at this time count for the rate as of now; None if the rate has no room for it.
+
+    None too if the slot was taken out meanwhile.
+    """
+    values = document.values
+    if values.concurrency is not None and not any(_is_held_by(slot, ask) for slot in document.slots):
+        return None
+    document = _uncounted(document, ask, since)
+    if values.rate is not None and _used(document, values, now) >= values.rate.number:
+        return None
+    return _counted(document, ask, now)
 
 
 def keep(document: LimitDocument, ask: Ask, since: float, mark: str, now: float) -> LimitDocument:
@@ -240,12 +247,28 @@ def _grant(document: LimitDocument, ask: Ask, now: float) -> LimitDocument:
         state = CLAIMING if ask.owner else HELD
         slot = Slot(ask.run_id, ask.fence, ask.call, state, now, ask.owner, ask.counts)
         document = _with(document, slot)
-    if values.rate is not None and ask.counts:
-        counts = dict(document.window)
-        end = _slice_end(now, values.rate.seconds)
-        counts[end] = counts.get(end, 0) + 1
-        document = document._replace(window=tuple(sorted(counts.items())))
-    return document
+    return _counted(document, ask, now)
+
+
+def _counted(document: LimitDocument, ask: Ask, now: float) -> LimitDocument:
+    rate = document.values.rate
+    if rate is None or not ask.counts:
+        return document
+    counts = dict(document.window)
+    end = _slice_end(now, rate.seconds)
+    counts[end] = counts.get(end, 0) + 1
+    return document._replace(window=tuple(sorted(counts.items())))
+
+
+def _uncounted(document: LimitDocument, ask: Ask, since: float) -> LimitDocument:
+    rate = document.values.rate
+    if rate is None or not ask.counts:
+        return document
+    counts = dict(document.window)
+    end = _slice_end(since, rate.seconds)
+    if end in counts:
+        counts[end] -= 1
+    return document._replace(window=tuple((at, count) for at, count in counts.items() if count))
 
 
 def _used(document: LimitDocument, values: Values, now: float) -> int:

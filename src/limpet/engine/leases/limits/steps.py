@@ -46,7 +46,10 @@ FIRST_BACKOFF: Final = 0.002
 LONGEST_BACKOFF: Final = 0.1
 """Seconds to wait, about, after another process was faster."""
 
-LOOKS_PER_LEASE: Final = 4
+SHORTEST_DELAY: Final = 0.05
+"""Seconds that may pass between the decision to grant a slot and its being written."""
+
+LOOKS_PER_LEASE: Final = 8
 """How often in the length of a lease the slots of a limit with a line are checked for dead holders."""
 
 TAKE: Final = "take"
@@ -62,8 +65,6 @@ class Step:
     in line with. An UNDO and a KEEP have the time of the grant, and a KEEP its place in another line as `mark`.
     """
 
-    __slots__ = ("ask", "granted_at", "is_granted", "kind", "mark", "old_ticket", "stands_in_line", "ticket")
-
     def __init__(self, kind: str, ask: Ask) -> None:
         self.kind = kind
         self.ask = ask
@@ -72,6 +73,10 @@ class Step:
         self.stands_in_line = False
         self.is_granted = False
         self.granted_at = 0.0
+        self.is_counted = False
+        """Whether the grant was counted for the rate, as of `granted_at`."""
+        self.counted_at: float | None = None
+        """As of when it counts by what is written, if that is too long ago."""
         self.mark = ""
 
 
@@ -212,7 +217,28 @@ class LimitSteps:
                 pending.is_done = True
 
     def _change(self, steps: list[Step], checks: bool = False) -> None:
-        """Make changes of the document until none is left to make. The caller holds the lock."""
+        """Make changes of the document until none is left to make. The caller holds the lock.
+
+        A grant counts for the rate as of when it was decided. If it took long to write it, the call would begin later
+        than it counts, and others with it. So it is counted again, as of now. On a store that is always slow, more
+        and more is accepted.
+        """
+        self._change_and_line_up(steps, checks)
+        accepted = 1.0
+        while late := [step for step in steps if self._is_late(step, accepted)]:
+            for step in late:
+                step.counted_at = step.granted_at
+            self._change_and_line_up(late)
+            accepted *= 2
+
+    def _is_late(self, step: Step, accepted: float) -> bool:
+        rate = self._document().values.rate
+        if rate is None or not step.is_granted or not step.is_counted:
+            return False
+        slice_of_time = rate.seconds / rules.SLICES
+        return self._now() - step.granted_at > accepted * max(slice_of_time, SHORTEST_DELAY)
+
+    def _change_and_line_up(self, steps: list[Step], checks: bool = False) -> None:
         change = self._write(steps, checks)
         while change.standing or change.has_more_to_serve:
             # A slot may have become free before these were in the line.
@@ -239,6 +265,8 @@ class LimitSteps:
             if self._save(before, change.document, now, checks):
                 break
             backoff = self._back_off(backoff)
+        for step in steps:
+            step.counted_at = None
         for step in owed:
             with suppress(ValueError):
                 self._owed.remove(step)
@@ -295,7 +323,7 @@ class LimitSteps:
         for step in steps:
             change.document = rules.forget_earlier_leases(change.document, step.ask)
             slot = rules.slot_of(change.document, step.ask.run_id, step.ask.call)
-            after = rules.take(change.document, step.ask, now)
+            after = self._granted(change, step, now)
             step.is_granted = after is not None
             if after is None:
                 refused.append(step)
@@ -307,6 +335,17 @@ class LimitSteps:
             elif step.old_ticket:
                 change.leaving.append(step.old_ticket)
         return refused
+
+    def _granted(self, change: Change, step: Step, now: float) -> LimitDocument | None:
+        """The document in which a step has its slot, counted as of now; None if it gets none."""
+        if step.counted_at is not None:
+            after = rules.recount(change.document, step.ask, step.counted_at, now)
+            if after is not None:
+                return after
+            change.document = rules.undo(change.document, step.ask, step.counted_at)
+        after = rules.take(change.document, step.ask, now)
+        step.is_counted = after is not None and after.window != change.document.window
+        return after
 
     def _needs_check(self, document: LimitDocument, refused: Sequence[Step], now: float) -> bool:
         """Whether to look for dead holders, as that may make room for who came just now.
