@@ -16,12 +16,14 @@ from limpet.engine.sessions.compiled_graph import (
     CompiledGraph,
     OnSaveError,
     kind_of,
+    refuse_limits,
     refuse_secrets,
 )
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.graph_config import CheckpointConfig
 from limpet.graphs.names import checked_name
+from limpet.graphs.node_options import LimitLike, merged_limits, read_limits
 from limpet.graphs.plan import Plan, all_functions, functions_in_branches
 from limpet.journal.optional_calls import provides
 from limpet.journal.store import Store
@@ -35,6 +37,7 @@ from limpet.stores.user_stores.checkpointer import Checkpointer, MemoryCheckpoin
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from limpet.graphs.limits import Limit
     from limpet.graphs.resources.graph_resources import Resources
     from limpet.graphs.workflow.builder import OnMismatch
     from limpet.stores.retention import Retention
@@ -57,6 +60,7 @@ class WorkflowOptions(TypedDict, total=False):
     resources: Mapping[str, Any] | None
     deadline: Moment | None
     queue: str | None
+    limits: Iterable[LimitLike]
 
 
 class CompileOptions(NamedTuple):
@@ -84,6 +88,7 @@ class CompileOptions(NamedTuple):
     resources: Resources | None = None
     deadline: Moment | None = None
     queue: str | None = None
+    limits: Iterable[LimitLike] = ()
 
     observers: Sequence[ObserverLike] = ()
 
@@ -102,6 +107,7 @@ class CompileOptions(NamedTuple):
             self._refuse_what_needs_a_store(plan)
         else:
             client = client_for(store, self.lease)
+        limits = self._checked_limits(plan, store)
         preserve = self.preserve
         if preserve is None:
             preserve = self.checkpoint.preserve
@@ -133,6 +139,7 @@ class CompileOptions(NamedTuple):
             shares_loop=_shares_loop(plan),
             deadline=self.deadline,
             queue=self.queue,
+            limits=limits,
         )
 
     def _given_run_settings(self) -> Iterator[str]:
@@ -184,6 +191,23 @@ class CompileOptions(NamedTuple):
         for name, given in needing:
             if given:
                 raise DefinitionError(f"{name} needs a store: compile(store=…)", plan.name)
+
+    def _checked_limits(self, plan: Plan, store: Store | None) -> tuple[Limit, ...]:
+        """The limits of whole runs. Raises `DefinitionError` for limits that can't be kept."""
+        limits = merged_limits(read_limits(self.limits, "compile()"))
+        if not (limits or plan.limits):
+            return ()
+        for name in {each.name for each in limits} & {each.name for each in plan.limits}:
+            raise DefinitionError(
+                f"the limit {name!r} is that of whole runs and of a node, which would wait for the slot that its run "
+                "has: name it in one place",
+                plan.name,
+                kind_of(plan),
+            )
+        # Without a store, it may still get one: a worker has its own. If not, its runs are refused.
+        if store is not None and (self._uses_checkpointer or not _keeps_limits(store)):
+            refuse_limits(plan)
+        return limits
 
     def _plain_text_place(self, store: Store | None) -> str:
         """Where runs would be stored unencrypted, in words; empty if nowhere."""
@@ -242,6 +266,10 @@ class CompileOptions(NamedTuple):
                 checked_name("queue", self.queue)
             except UsageError as mistake:
                 yield str(mistake)
+
+
+def _keeps_limits(store: Store) -> bool:
+    return store.abilities.leases and store.abilities.takes_part
 
 
 def read_encryption(given: Any) -> Any:

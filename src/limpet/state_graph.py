@@ -14,8 +14,9 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph, OnSaveError, warn_of_change_in_run
 from limpet.errors import UsageError
 from limpet.graph_methods import GraphMethods
-from limpet.graphs.builder import NO_RESOURCES, GraphBuilder, interrupt_names
+from limpet.graphs.builder import NO_RESOURCES, GraphBuilder
 from limpet.graphs.graph_config import CheckpointConfig, GraphConfig
+from limpet.graphs.node_options import LimitLike, interrupt_names
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import text_of_values
 from limpet.graphs.state import Model, State
@@ -103,6 +104,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         observers: Iterable[Any] = (),
         deadline: Moment | None = None,
         queue: str | None = None,
+        limits: Iterable[LimitLike] = (),
     ) -> Self:
         """Check the graph, set how it runs, and return it.
 
@@ -162,6 +164,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
             observers=resolve_observers(None, observers),
             deadline=deadline,
             queue=queue,
+            limits=limits,
         )
         self._interrupts = (
             interrupt_names("interrupt_before", interrupt_before),

@@ -26,7 +26,7 @@ from limpet.errors import (
     UsageError,
     WrongGraph,
 )
-from limpet.journal.waits import MESSAGE, PostWait
+from limpet.journal.waits import MESSAGE, SLOT, PostWait
 
 MAX_SHOWN_PROMPT = 2000
 """How many characters of a question, or of its choices, are shown; `runs show --json` has all."""
@@ -158,12 +158,14 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
 
 
 def _command_for_wait(wait: PostWait, run_id: str, args: Namespace) -> NextCommand:
-    """How to bring a run on that waits: by sending the message, or by looking what its child run does."""
-    waiting = f"{wait.node} waits for the {wait.kind} {wait.name}."
+    """How to bring a run on that waits: by sending the message, or by looking at its child run, or at the limit."""
+    waiting = f"{wait.node} waits for {wait.described(str)}."
     if wait.kind == MESSAGE:
         return NextCommand(
             f"{waiting} Send it with:", command_line("runs send", args, run_id, wait.name, "VALUE")
         )
+    if wait.kind == SLOT:
+        return NextCommand(f"{waiting} Look at its slots with:", command_line("limits show", args, wait.name))
     return NextCommand(f"{waiting} Look at it with:", command_line("runs show", args, wait.name))
 
 

@@ -18,10 +18,20 @@ from limpet.graphs.edges import (
     read_error_kinds,
     read_goto,
 )
-from limpet.graphs.node_options import InnerGraphSpec, NodeOptions, check_node_name
-from limpet.graphs.parallel import COLLECT, FAIL, InnerGraph, OnError, Section
+from limpet.graphs.node_options import (
+    InnerGraphSpec,
+    LimitLike,
+    NodeOptions,
+    check_node_name,
+    interrupt_names,
+    limits_of_all,
+    names_inside,
+    names_of_limits,
+    read_limits,
+)
+from limpet.graphs.parallel import FAIL, InnerGraph, OnError, Section, check_on_error
 from limpet.graphs.parameters import Function, read_node_function, read_sync_function
-from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, plan_node
+from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, inner_graphs, plan_node
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
 from limpet.graphs.typed_state.typed_functions import typed_edge, typed_function
@@ -72,6 +82,7 @@ class GraphBuilder:
         inputs: Passing = None,
         outputs: Passing = None,
         goto: Iterable[str] | None = None,
+        limits: Iterable[LimitLike] = (),
     ) -> Self:
         """Add a node that calls `run` with those of `state`, `config`, `node`, `graph`, `ctx` that it names.
 
@@ -83,7 +94,8 @@ class GraphBuilder:
         starts with, `{its key: our key}` or a function of our state, and `outputs` is what it returns,
         `{our key: its key}` or a function of its state. Without them, the keys that both graphs know pass.
 
-        `goto` names the nodes that `run` may go to by returning a `Goto`, END included.
+        `goto` names the nodes that `run` may go to by returning a `Goto`, END included. `limits` are those that each
+        of its calls needs a slot of, over all processes: each a `Limit`, or the name of one.
         Raises `DefinitionError` for a name that is taken; `compile` does for a parameter that nothing fills.
         """
         if not isinstance(name, str) and callable(name):
@@ -105,7 +117,8 @@ class GraphBuilder:
             if function is None:
                 raise DefinitionError(f"{what} has a goto, and no function that could return one", self.name)
             self._draft.jumps.append(GotoEdge(name, targets))
-        self._draft.nodes[name] = NodeOptions(name, function, read_retry(retry), timeout, inner)
+        shared = read_limits(limits, what)
+        self._draft.nodes[name] = NodeOptions(name, function, read_retry(retry), timeout, inner, shared)
         return self._changed()
 
     def add_fanin_node(
@@ -116,9 +129,10 @@ class GraphBuilder:
         retry: Retry | int | None = None,
         timeout: float | None = None,
         goto: Iterable[str] | None = None,
+        limits: Iterable[LimitLike] = (),
     ) -> Self:
         """Add a node that runs after parallel branches. It may also take `parallel_results`, one entry per branch."""
-        return self.add_node(name, run, retry=retry, timeout=timeout, goto=goto)
+        return self.add_node(name, run, retry=retry, timeout=timeout, goto=goto, limits=limits)
 
     def add_edge(
         self, source: str, target: str, predicate: Callable[..., Any] | None = None, *, delay: Any = 0.0
@@ -185,7 +199,7 @@ class GraphBuilder:
         branches that had begun are done; "collect" passes the error to the fan-in.
         """
         self._check_ends(f"the parallel edge {source!r} → {branch!r}", source, branch, fan_in)
-        self._check_on_error(on_error, f"the parallel edge {source!r} → {branch!r}")
+        check_on_error(on_error, f"the parallel edge {source!r} → {branch!r}", self.name)
         index = self._parallel_section(source, fan_in)
         if index is None:
             self._draft.edges.append(Section(source, fan_in, (branch,), on_error=on_error))
@@ -220,7 +234,7 @@ class GraphBuilder:
         `on_error` are as in `add_parallel_edge`; `parallel_results` are in the order of the items.
         """
         what = f"the map after {source!r}"
-        self._check_on_error(on_error, what)
+        check_on_error(on_error, what, self.name)
         if max_concurrency is not None and (type(max_concurrency) is not int or max_concurrency < 1):
             raise DefinitionError(f"{what}: max_concurrency must be a whole number of at least 1", self.name)
         if not isinstance(item, str) or not item:
@@ -321,6 +335,7 @@ class GraphBuilder:
             fingerprint=fingerprint("state", entry, nodes, self.schema),
             graph=self,
             secrets=all_secret_keys(self.schema.secrets, nodes),
+            limits=limits_of_all(self._draft.nodes.values(), inner_graphs(nodes)),
         )
 
     def _plan_inside(
@@ -359,7 +374,10 @@ class GraphBuilder:
         if function is not None:
             function = typed_function(function, self.schema, f"node {name!r}", resources, updates=True)
             function = function.bound(resources)
-        node = plan_node(name, function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes)
+        limits = names_of_limits(spec.limits, inner, f"node {name!r}")
+        node = plan_node(
+            name, function, spec.retry, spec.timeout, edges, exits, inner, draft.nodes, limits=limits
+        )
         return node._replace(jumps=tuple(jumps)) if jumps else node
 
     def _frozen_inner(
@@ -371,7 +389,7 @@ class GraphBuilder:
         resources: Mapping[str, Any],
     ) -> InnerGraph:
         """A graph inside of this one, with the interrupts that are named by the path `name/…`, and its resources."""
-        plan = spec.graph._plan_inside(_names_inside(name, before), _names_inside(name, after), resources)
+        plan = spec.graph._plan_inside(names_inside(name, before), names_inside(name, after), resources)
         inputs = spec.inputs
         if isinstance(inputs, Function):
             inputs = typed_function(inputs, self.schema, f"the inputs of {name!r}")
@@ -430,21 +448,3 @@ class GraphBuilder:
         if not all(isinstance(node, str) for node in nodes):
             what += " must lead from one node to another: add an edge for each"
             raise DefinitionError(what, self.name)
-
-    def _check_on_error(self, on_error: str, what: str) -> None:
-        if on_error not in (FAIL, COLLECT):
-            raise DefinitionError(
-                f"{what}: on_error must be {FAIL!r} or {COLLECT!r}, not {on_error!r}", self.name
-            )
-
-
-def _names_inside(name: str, paths: list[str]) -> list[str]:
-    prefix = f"{name}/"
-    return [path.removeprefix(prefix) for path in paths if path.startswith(prefix)]
-
-
-def interrupt_names(kind: str, given: Iterable[str] | None) -> list[str]:
-    """The nodes of `interrupt_before` or `interrupt_after` as a list. Raises `DefinitionError` for a str."""
-    if isinstance(given, str):
-        raise DefinitionError(f"{kind} must be a list of node names, not one str: write [{given!r}]")
-    return list(given or ())

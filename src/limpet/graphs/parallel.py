@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from limpet.errors import UnstorableValue, UsageError
+from limpet.errors import DefinitionError, UnstorableValue, UsageError
 from limpet.graphs.parameters import ABSENT, Function
 from limpet.graphs.schema import Schema
 from limpet.graphs.state import TrackedState, detached_view
@@ -174,6 +174,12 @@ class Section(NamedTuple):
         inside = self.inner.plan.fingerprint if self.inner else ""
         over = self.over if isinstance(self.over, str) else ""
         return [self.source, self.each, inside, over, self.item, self.fan_in, self.on_error, "map"]
+
+
+def check_on_error(on_error: str, what: str, graph: str) -> None:
+    """Raise `DefinitionError` for what isn't an `OnError`."""
+    if on_error not in (FAIL, COLLECT):
+        raise DefinitionError(f"{what}: on_error must be {FAIL!r} or {COLLECT!r}, not {on_error!r}", graph)
 
 
 def _passed(passing: Mapping[str, str] | Function, state: Mapping[str, Any], what: str) -> dict[str, Any]:

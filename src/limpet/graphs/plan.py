@@ -19,6 +19,7 @@ from limpet.graphs.retry import Retry
 from limpet.graphs.schema import Schema
 
 if TYPE_CHECKING:
+    from limpet.graphs.limits import Limit
     from limpet.graphs.workflow.layers import Layers
     from limpet.graphs.workflow.tasks import WorkflowTask
 
@@ -36,7 +37,8 @@ class PlanNode(NamedTuple):
 
     `inner` is the graph that the node runs, if any; `workflow_task` is the task of a workflow that it is, if any, and
     `condition` a node that is called before it: the task is skipped if that returns something false. `jumps` are the
-    targets of its `Goto` and its error edges.
+    targets of its `Goto` and its error edges. `limits` are the names of the limits that it needs slots of, sorted;
+    `is_guarded` says that it has limits or a condition.
     """
 
     name: str
@@ -54,6 +56,8 @@ class PlanNode(NamedTuple):
     condition: PlanNode | None = None
     is_condition: bool = False
     jumps: tuple[Jump, ...] = ()
+    limits: tuple[str, ...] = ()
+    is_guarded: bool = False
 
     @property
     def goto(self) -> tuple[str, ...]:
@@ -89,6 +93,8 @@ class Plan(NamedTuple):
     layers: Layers | None = None
     secrets: frozenset[str] = frozenset()
     """The keys, of its state and of those of all graphs inside of it, whose values are never shown."""
+    limits: tuple[Limit, ...] = ()
+    """The limits that its nodes name, and those of all graphs inside of it."""
 
     @property
     def interrupts(self) -> bool:
@@ -194,9 +200,11 @@ def plan_node(
     nodes: Iterable[str] = (),
     workflow_task: WorkflowTask | None = None,
     condition: PlanNode | None = None,
+    limits: Iterable[str] = (),
 ) -> PlanNode:
     """Freeze one node, and compute what the loop needs at every step."""
     ordered = tuple(edges)
+    sorted_limits = tuple(sorted(set(limits)))
     direct = None
     if function is not None and function.plain:
         direct = function.call
@@ -214,6 +222,8 @@ def plan_node(
         workflow_task=workflow_task,
         condition=condition,
         delays=_delays(ordered, nodes),
+        limits=sorted_limits,
+        is_guarded=condition is not None or bool(sorted_limits),
     )
 
 

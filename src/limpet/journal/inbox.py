@@ -25,7 +25,8 @@ ANSWER = "answer"
 """The answer to one question."""
 LETTERS = (MESSAGE,)
 """The kinds that nodes wait for, and that wait for nodes: see `waits.deliver`. The end of a child run isn't one: it
-wakes the nodes that wait for it, and they look at the child, which knows how it ended."""
+wakes the nodes that wait for it, and they look at the child, which knows how it ended. Nor is a slot: the node asks
+for it again."""
 
 
 class Posted(NamedTuple):

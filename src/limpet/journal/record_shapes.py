@@ -407,6 +407,7 @@ _MOVES: dict[str, Check] = {
     waits.EXPIRE_WAITS: _is_timer,
     waits.END_JOINS: _is_list_of_strs,
     waits.CALL_AGAIN: _is_list_of_strs,
+    waits.ASK_AGAIN: partial(_is_list_of, _has_parts(_is_str, _is_str)),
     waits.ADVANCE: sections.is_change,
 }
 

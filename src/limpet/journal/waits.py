@@ -1,4 +1,4 @@
-"""What a run or a branch waits for (answers, approvals, retries, time, messages), and how it continues.
+"""What a run or a branch waits for (answers, approvals, retries, time, messages, slots), and how it continues.
 
 `Progress` has the questions, timers and waits. The functions here change it when the wait ends. `Progress.move` calls
 them for the names below, live and when the journal is read.
@@ -59,12 +59,16 @@ END_JOINS = "joined"
 CALL_AGAIN = "called_again"
 """The nodes that wait for child runs are called again meanwhile; the value lists the children. See `call_again`."""
 
+ASK_AGAIN = "slots_asked"
+"""Nodes that wait for slots ask again; the value lists the places in line, each with its limit. See `ask_again`."""
+
 MESSAGE = "message"
 """The kind of a wait for a message that is sent to the run, and of its post."""
 CHILD_RUN = "child run"
 """The kind of a wait for the end of a child run, whose id is the name; and of the post at its end."""
 SLOT = "slot"
-"""The kind of a wait for a slot of a limit, whose name is the name; and of the post when it is its turn."""
+"""The kind of a wait for a slot of a limit, whose name is the name; and of the post when it is its turn. The key of
+the wait, and the value of the post, is the ticket: the place in the limit's line."""
 
 ADVANCE = "advance"
 """Tasks of a data flow are done, and others begin or are skipped. See `open_parallel_section.advance`."""
@@ -116,6 +120,11 @@ class PostWait(NamedTuple):
         """Under which key its node finds what it received."""
         return received_key(self.box, self.key)
 
+    def described(self, quote: Callable[[str], str] = repr) -> str:
+        """What it waits for, in words."""
+        article = "a slot of the limit" if self.kind == SLOT else f"the {self.kind}"
+        return f"{article} {quote(self.name)}"
+
     def to_data(self) -> dict[str, Any]:
         """The wait as plain data."""
         data = self._asdict()
@@ -126,7 +135,7 @@ class PostWait(NamedTuple):
 
 def reason_of(waits: Sequence[PostWait]) -> str:
     """Why a run stands still that waits for these."""
-    return "; ".join(f"{wait.node!r} waits for the {wait.kind} {wait.name!r}" for wait in waits)
+    return "; ".join(f"{wait.node!r} waits for {wait.described()}" for wait in waits)
 
 
 def awaited(progress: Progress) -> str:
@@ -169,8 +178,10 @@ def resume(progress: Progress, answers: Mapping[str, Any]) -> None:
     """What has stopped, here and in all branches, runs again: failed nodes are retried, questions have answers.
 
     A branch that waits for an approval is approved only if the run was paused: otherwise no caller has seen that it
-    waits. If the run itself had stopped, no node waits for its next attempt any longer.
+    waits. If the run itself had stopped, no node waits for its next attempt any longer. Nodes that wait for slots ask
+    again: a run that has ended loses its places in line.
     """
+    ask_again(progress, places_in_line(progress))
     if progress.status != RUNNING:
         _drop_retry_timers(progress)
     if progress.status == CANCELLED:
@@ -268,6 +279,39 @@ def call_again(root: Progress, children: Sequence[str]) -> None:
 def joined_children(root: Progress) -> list[str]:
     """The child runs that nodes wait for."""
     return [wait.name for _, _, wait in _waiting(root) if wait.kind == CHILD_RUN]
+
+
+def ask_again(root: Progress, places: Sequence[Sequence[str]]) -> None:
+    """The nodes that have these places in line ask for their slots again, and keep the places until they get them."""
+    for _, progress, wait in list(_waiting(root)):
+        if wait.kind == SLOT and [wait.name, wait.key] in places:
+            progress.received = without_ticket(progress)
+            _end_wait(progress, wait.box, wait.key, None)
+
+
+def places_in_line(root: Progress) -> list[list[str]]:
+    """The places in line of the nodes that wait for slots: each is the name of the limit, and the ticket."""
+    return [[wait.name, wait.key] for _, _, wait in _waiting(root) if wait.kind == SLOT]
+
+
+def ticket_of(progress: Progress) -> tuple[str, str] | None:
+    """Where the node has stood in line for a slot that it hasn't got: the limit and the ticket."""
+    for kept in progress.received:
+        if kept.startswith(f"{SLOT}:"):
+            box, _, ticket = kept.partition("\n")
+            return box_name(box), ticket
+    return None
+
+
+def without_ticket(progress: Progress) -> dict[str, Any]:
+    """What the node has received, without its place in line: it stands in one line at a time."""
+    return {kept: letter for kept, letter in progress.received.items() if not kept.startswith(f"{SLOT}:")}
+
+
+def calls_to_repeat(root: Progress) -> dict[str, Any]:
+    """What a resume by a user changes: nodes that wait for child runs, or for slots, are called again."""
+    changes = {CALL_AGAIN: joined_children(root), ASK_AGAIN: places_in_line(root)}
+    return {name: value for name, value in changes.items() if value}
 
 
 def give_back(root: Progress, later: Sequence[Letter] = ()) -> None:
@@ -399,5 +443,6 @@ EVENTS: dict[str, Callable[[Progress, Any], None]] = {
     EXPIRE_WAITS: expire_waits,
     END_JOINS: end_joins,
     CALL_AGAIN: call_again,
+    ASK_AGAIN: ask_again,
 }
 """What each of the names in a MOVE record does that aren't fields of a `Progress`."""

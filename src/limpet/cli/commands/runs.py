@@ -241,7 +241,7 @@ def waits_of(info: RunInfo) -> str | None:
         limit = ""
         if wait.deadline is not None:
             limit = f" (until {utc_time(wait.deadline)} UTC)"
-        found.append(f"the {wait.kind} {wait.name}, at {wait.node}{limit}")
+        found.append(f"{wait.described(str)}, at {wait.node}{limit}")
     return "; ".join(found) or None
 
 

@@ -21,7 +21,7 @@ from limpet.errors import StoreUnavailable
 from limpet.graphs.workflow.state import TASK_FAILED, TASK_SKIPPED
 from limpet.handle import RunHandle
 from limpet.journal.store import PAUSED, RUNNING
-from limpet.journal.waits import CHILD_RUN
+from limpet.journal.waits import CHILD_RUN, PostWait
 
 SHORTEST_INTERVAL = 0.05
 """Seconds between two looks at what events don't tell, at least."""
@@ -199,9 +199,8 @@ def _described(event: Event) -> str | None:
         case "receive":
             return f"the message {event['name']} was received"
         case "wait":
-            return "; ".join(
-                f"{wait['node']} waits for the {wait['kind']} {wait['name']}" for wait in event["waits"]
-            )
+            waits = [PostWait(**wait) for wait in event["waits"]]
+            return "; ".join(f"{wait.node} waits for {wait.described(str)}" for wait in waits)
         case "resume":
             return "continues"
         case "update":

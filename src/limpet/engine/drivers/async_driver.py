@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, ref
 
 from limpet.engine.drivers.node_call import NodeInterrupt, loops_with_runs
 from limpet.engine.drivers.node_tasks import NodeTasks, call_on_loop
+from limpet.engine.drivers.sync_driver import slots_of
 from limpet.engine.leases.group_commit import PendingCommit
 from limpet.engine.leases.held_lease import StopRequest
 from limpet.engine.leases.lease_client import LeaseClient
@@ -69,9 +70,10 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
                     await node_tasks.start(command.tasks)
                 elif type(command) is Gather:
                     answer = await gather(session, node_tasks, command.seconds)
-                else:
-                    assert type(command) is Wait
+                elif type(command) is Wait:
                     answer = await sleep(session, command.until, command.for_posts)
+                else:
+                    answer = await exchange_slots(session, node_tasks, command)
                 for event in _due(emitted, reports):
                     # The caller that iterates the run isn't inside its node.
                     CURRENT.set(outer_task)
@@ -113,6 +115,22 @@ async def gather(
     if seconds is not None and session.may_have_lost_lease:
         await asyncio.to_thread(session.renew_if_late)
     return found
+
+
+async def exchange_slots(session: Session, node_tasks: NodeTasks, command: Command) -> list[Any] | None:
+    """Ask the store for slots, or release them, in a thread. If this task is cancelled meanwhile, that is done first.
+
+    Nodes that run in parallel may save what they keep meanwhile: one may block the event loop until it can.
+    """
+    node_tasks.release_journal_lock()
+    done = asyncio.get_running_loop().run_in_executor(None, slots_of(session).carry_out, command)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await wait_until_done(done)
+        raise
+    finally:
+        await node_tasks.retake_journal_lock()
 
 
 async def release(session: Session) -> None:

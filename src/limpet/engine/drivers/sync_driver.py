@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from limpet.engine.drivers.child_runs import SessionChildren
     from limpet.engine.drivers.emitting_nodes import EmittingNodes
     from limpet.engine.drivers.loop_thread import LoopThread
-    from limpet.engine.drivers.node_threads import NodeThreads
+    from limpet.engine.drivers.node_slots import NodeSlots
+    from limpet.engine.drivers.node_threads import NodeThreads, Outcomes
     from limpet.engine.leases.run_output import LiveEvents
 
 
@@ -120,12 +121,11 @@ def _drive(
             elif type(command) is Begin:
                 threads.node_threads.start(command.tasks)
             elif type(command) is Gather:
-                answer = threads.node_threads.gather(session.limit_wait(command.seconds))
-                if command.seconds is not None:
-                    session.renew_if_late()
-            else:
-                assert type(command) is Wait
+                answer = threads.gather(command.seconds)
+            elif type(command) is Wait:
                 answer = sleep(session, command.until, command.for_posts)
+            else:
+                answer = slots_of(session).carry_out(command)
             if live is not None:
                 if live.events:
                     yield from threads.live_events(live, command, outer_task)
@@ -167,6 +167,13 @@ class DriverThreads:
 
             self._emitting_nodes = EmittingNodes()
         return self._emitting_nodes
+
+    def gather(self, seconds: float | None) -> Outcomes:
+        """The outcomes of the nodes that are done. After a wait, make sure that the run is still this process's."""
+        found = self.node_threads.gather(self._session.limit_wait(seconds))
+        if seconds is not None:
+            self._session.renew_if_late()
+        return found
 
     def call_apart(self, task: NodeContext) -> Any:
         """Call a node in a thread of its own, or wait on for one that was begun before.
@@ -246,6 +253,15 @@ def make_children(session: Session) -> SessionChildren:
     if not session.is_supervised:
         executor = ChildThreads(session)
     return SessionChildren(session, executor)
+
+
+def slots_of(session: Session) -> NodeSlots:
+    """The slots that calls of a session have, made when its first node with limits is called."""
+    if session.slots is None:
+        from limpet.engine.drivers.node_slots import NodeSlots
+
+        session.slots = NodeSlots(session)
+    return session.slots
 
 
 def sleep(session: Session, until: float, for_posts: bool = False) -> Cancelled | None:

@@ -98,6 +98,19 @@ class Gather(NamedTuple):
     seconds: float | None
 
 
+class AcquireSlots(NamedTuple):
+    """Get slots of their limits for these calls. For each, the answer has None, or the outcome of the call if it
+    can't be made: above all a `Waiting`."""
+
+    tasks: Sequence[NodeContext]
+
+
+class ReleaseSlots(NamedTuple):
+    """These calls have ended: release their slots."""
+
+    tasks: Sequence[NodeContext]
+
+
 class Report(NamedTuple):
     """An event for the caller that iterates the run."""
 
@@ -112,5 +125,5 @@ class Verdict(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-Command = NodeContext | Commit | Wait | Report | Begin | Gather
+Command = NodeContext | Commit | Wait | Report | Begin | Gather | AcquireSlots | ReleaseSlots
 Ending = Generator[Command, Any, Verdict]

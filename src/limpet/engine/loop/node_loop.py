@@ -8,6 +8,8 @@ for nothing. It *yields* a command and is sent the outcome:
     `Commit`        None or a checkpointer's reference when it is durable and its writer knows; or why it was refused
     `Wait`          None when the time is over; a `Cancelled` or a `WaitTooLong` before
     `Report`        None; the event is for the caller that iterates the run
+    `AcquireSlots`  a list: for each call None, or its outcome if it can't be made now
+    `ReleaseSlots`  None
 
 and returns a `LoopStop`. A loop in a branch yields two more, to the `BranchRunner` that runs it in parallel
 with others: `SAVE`, for a commit that may hold the records of several branches, and `RunBranches`, for branches
@@ -51,7 +53,7 @@ from limpet.engine.loop.node_outcomes import (
     waiting_stop,
 )
 from limpet.engine.loop.parallel.branches import (
-    call_task,
+    call_guarded,
     enter_section,
     open_section,
     run_branches,
@@ -204,8 +206,8 @@ class NodeLoop:
             else:
                 private = self._hand_out_in_section(p.section)
             ctx = scope.current_call = NodeContext(scope, node, private, p.attempts + 1, p.step + 1)
-            if node.condition is not None:
-                outcome = yield from call_task(self, ctx)
+            if node.is_guarded:
+                outcome = yield from call_guarded(self, ctx)
             else:
                 if announces:
                     yield from self.announce(ctx)

@@ -30,11 +30,13 @@ from limpet.journal.records import NO_CHANGE, move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
 from limpet.journal.waits import (
     ARRIVAL,
+    ASK_AGAIN,
     CHILD_RUN,
     FAILED_PHASE,
     NEXT_ATTEMPT,
     RETRY_BRANCHES,
     SHORTEST_WAIT,
+    SLOT,
     PostWait,
     reason_of,
 )
@@ -182,6 +184,12 @@ def _wait_for_post(loop: NodeLoop, wait: PostWait) -> MayStop:
     if wait.kind == CHILD_RUN and wait.name in loop.context.ended_children:
         # Its end was taken in while the node looked at it, when no node waited for it yet. So it is looked at again.
         wait = wait._replace(deadline=loop.context.clocks.store() + CHILD_RECHECK)
+    early_slots = loop.context.early_slots
+    if wait.kind == SLOT and (wait.name, wait.key) in early_slots:
+        # Its slot was reserved before its wait was known: it asks again, with its place in line.
+        early_slots.discard((wait.name, wait.key))
+        record(loop, {"waits": [wait.to_data()], ASK_AGAIN: [[wait.name, wait.key]]})
+        return None
     record(loop, {"waits": [wait.to_data()]})
     loop.context.summary_is_old = True
     if loop.nested:

@@ -95,6 +95,8 @@ class Limits(NamedTuple):
     """Whether the run's deadline has passed. Then the request to stop means that the run fails."""
     waits_for_children: Callable[[], bool] = bool
     """Whether the run waits here for its children, because no supervisor would resume it when they have ended."""
+    waits_for_slots: bool = False
+    """Whether the run waits here for slots of limits, because no supervisor would resume it when it has them."""
     executes_children: Callable[[], bool] = bool
     """Whether this process executes children of the run."""
     has_posts: Callable[[], bool] = bool
@@ -110,11 +112,13 @@ class RunContext:
     was answered, or withdrawn, in this process or in the step where it began: then checkpoints have longer ids.
     `has_woken` says that nodes which had stopped can be called again, and that their branches weren't begun yet.
     `ended_children` are the child runs whose end was posted: a node may just be about to wait for one of them.
+    `early_slots` are the places in line for which a slot was reserved before the node was known to wait for it.
     """
 
     __slots__ = (
         "cancel_requested",
         "clocks",
+        "early_slots",
         "ended_children",
         "has_answers",
         "has_woken",
@@ -164,6 +168,7 @@ class RunContext:
         self.has_answers = root.closed_questions() > 0
         self.has_woken = False
         self.ended_children: set[str] = set()
+        self.early_slots: set[tuple[str, str]] = set()
         self.save_error: Exception | None = None
 
     def tolerates(self, refusal: Exception) -> bool:

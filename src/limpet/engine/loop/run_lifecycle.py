@@ -20,7 +20,7 @@ from limpet.engine.loop.stop_errors import (
     deadline_passed,
     error_of_stopped,
 )
-from limpet.engine.loop.taking_in import take_in, wait_for_children
+from limpet.engine.loop.taking_in import take_in, wait_here, waits_here
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
     Conflict,
@@ -123,8 +123,8 @@ class RunLifecycle:
         while True:
             first_stop = yield from self.loop.run()
             stop: LoopStop | None = first_stop
-            if first_stop.status == WAITING and self.context.limits.waits_for_children():
-                stop = yield from wait_for_children(self.context, first_stop)
+            if first_stop.status == WAITING and waits_here(self.context):
+                stop = yield from wait_here(self.context, first_stop)
             if stop is not None and (verdict := (yield from self._end(stop))) is not None:
                 return verdict
             # An answer, or a message, came just before the run would have stopped for it, so it continues.

@@ -19,19 +19,22 @@ from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, Commit
 from limpet.journal.waits import ANSWER as ANSWERED
 from limpet.journal.waits import (
+    ASK_AGAIN,
     CALL_AGAIN,
     CHILD_RUN,
     DELIVER,
     END_JOINS,
     EXPIRE_WAITS,
+    SLOT,
     Question,
     SentLetter,
     addressed,
     box_of,
     has_expired_wait,
     joined_children,
+    places_in_line,
 )
-from limpet.journal.writer import JournalWriter
+from limpet.journal.writer import JournalWriter, summary
 
 LONGEST_RECHECK = 2.0
 """Seconds for which a run waits here until it looks at a child again that is about to end, but not executed here."""
@@ -63,41 +66,61 @@ def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False
     context.has_answers = context.has_answers or bool(taken.answered)
     context.has_woken = context.has_woken or taken.wakes_nodes
     context.ended_children |= taken.ended_children
+    context.early_slots |= taken.early_slots
     return taken
 
 
-def wait_for_children(context: RunContext, stop: LoopStop) -> Generator[Any, Any, LoopStop | None]:
-    """Wait for as long as this process executes children of the run. None when a node can be called again.
+def waits_here(context: RunContext) -> bool:
+    """Whether a run whose nodes wait for posts stays in this process: for child runs, or for slots of limits."""
+    limits = context.limits
+    return limits.waits_for_children() or (limits.waits_for_slots and bool(places_in_line(context.root)))
 
-    A run that a supervisor has resumed leaves instead: the post of a child makes it due. But where a caller executes
-    a run, nothing else may be there that would resume it. Else returns why the loop stops: `stop` itself, when
-    nothing of what it waits for happens here any more.
+
+def wait_here(context: RunContext, stop: LoopStop) -> Generator[Any, Any, LoopStop | None]:
+    """Wait for as long as this process executes children of the run, or it stands in line for slots of limits.
+
+    None when a node can be called again. A run that a supervisor has resumed leaves instead: a post makes it due.
+    But where a caller executes a run, nothing else may be there that would resume it. Else returns why the loop
+    stops: `stop` itself, when nothing of what it waits for happens here any more.
     """
     writer = context.saving.writer
     assert writer is not None
     while True:
         # Both before the commit, which takes in what was posted: what comes after it ends the wait.
         context.limits.has_posts()
-        is_executing = context.limits.executes_children()
-        answer = yield writer.commit()
+        in_line = bool(places_in_line(context.root))
+        stays = in_line or context.limits.executes_children()
+        is_woken = False
+        answer = yield _commit_of_wait(context, writer, in_line)
         while isinstance(answer, PostsArrived):
-            taken = take_in(context, answer.posts)
+            is_woken = take_in(context, answer.posts).wakes_nodes or is_woken
             if context.cancel_requested:
                 return LoopStop(CANCELLED)
-            if taken.wakes_nodes:
+            if is_woken and not in_line:
                 return None
-            answer = yield writer.commit()
+            answer = yield _commit_of_wait(context, writer, in_line)
         if isinstance(answer, Exception) and not context.tolerates(answer):
             return stop_for(answer)
+        if is_woken:
+            return None
         now = context.clocks.store()
         if has_expired_wait(context.root, now):
             writer.add_move(context.root, {EXPIRE_WAITS: now}, context.clocks.now())
             return None
         until = context.root.continues_at()
-        if not is_executing and (until is None or until - now > LONGEST_RECHECK):
+        if not stays and (until is None or until - now > LONGEST_RECHECK):
             return stop
         if isinstance((yield Wait(inf if until is None else until, for_posts=True)), Cancelled):
             return LoopStop(CANCELLED)
+
+
+def _commit_of_wait(context: RunContext, writer: JournalWriter, in_line: bool) -> Commit:
+    """A commit of a run that waits here. That it stands in line, and no longer does, shows in its summary."""
+    described = None
+    if in_line and context.summary_is_old:
+        described = summary(context.root)
+        context.summary_is_old = False
+    return writer.commit(summary=described)
 
 
 class TakenIn(NamedTuple):
@@ -113,6 +136,8 @@ class TakenIn(NamedTuple):
     """Whether a node has received what it waits for."""
     ended_children: frozenset[str] = frozenset()
     """The child runs that have ended, whether a node waits for them or not."""
+    early_slots: frozenset[tuple[str, str]] = frozenset()
+    """The places in line for which a slot is reserved, but whose calls aren't known to wait yet."""
 
     @property
     def wakes_nodes(self) -> bool:
@@ -135,6 +160,7 @@ def record_posts(
     letters: list[SentLetter] = []
     ended_children: set[str] = set()
     called_again: set[str] = set()
+    slots: list[list[str]] = []
     asks_to_cancel = False
     newest = 0
     for post in posts:
@@ -149,6 +175,8 @@ def record_posts(
         elif post.kind == CHILD_RUN and is_new:
             found = called_again if post.data.get("again") else ended_children
             found.add(str(post.data["name"]))
+        elif post.kind == SLOT and is_new:
+            slots.append([str(post.data["name"]), str(post.data["value"])])
         elif post.kind == ANSWER and is_new:
             question_id = post.data["question"]
             at = min(post.data["at"], clocks.store())
@@ -172,7 +200,12 @@ def record_posts(
         if joined := children.intersection(joined_children(root)):
             writer.add_move(root, {event: sorted(joined)}, clocks.now())
             ended_waits = True
-    return TakenIn(set(answers), asks_to_cancel, newest, ended_waits, frozenset(ended_children))
+    in_line = places_in_line(root) if slots else ()
+    if reserved := [place for place in slots if place in in_line]:
+        writer.add_move(root, {ASK_AGAIN: reserved}, clocks.now())
+        ended_waits = True
+    early = frozenset((limit, ticket) for limit, ticket in slots if [limit, ticket] not in in_line)
+    return TakenIn(set(answers), asks_to_cancel, newest, ended_waits, frozenset(ended_children), early)
 
 
 def sent_letter(post: Posted, now: float = inf) -> SentLetter:

@@ -12,6 +12,7 @@ from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.node_context.call_scope import CURRENT
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DamagedRecord, DefinitionError, UsageError, WrongGraph
+from limpet.graphs.limits import Limit
 from limpet.graphs.plan import Plan
 from limpet.journal.store import RunHead, Store
 from limpet.observe.events import ObserverLike
@@ -92,6 +93,8 @@ class CompiledGraph(NamedTuple):
     """When a run fails that hasn't ended, unless its caller gives another deadline."""
     queue: str | None = None
     """The queue of runs whose caller gives none; None if the graph has none either."""
+    limits: tuple[Limit, ...] = ()
+    """The limits that its runs, as a whole, need slots of."""
 
     def watched_by(self, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The same with more observers."""
@@ -171,6 +174,16 @@ class CompiledGraph(NamedTuple):
 def kind_of(plan: Plan) -> str:
     """'graph' or 'workflow', for messages."""
     return "graph" if plan.layers is None else "workflow"
+
+
+def refuse_limits(plan: Plan) -> None:
+    """Raise `DefinitionError` for a graph with limits whose runs have no store that could keep them."""
+    raise DefinitionError(
+        "limits need a store that counts over all processes: compile(store='sqlite:///runs.db') or another of "
+        "Limpet's own; store='memory' counts in this process alone",
+        plan.name,
+        kind_of(plan),
+    )
 
 
 def refuse_secrets(plan: Plan, where: str) -> None:

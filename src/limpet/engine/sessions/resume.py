@@ -377,16 +377,14 @@ def _store_input(
     is_given = answers or update or given.config or given.deadline is not None
     is_late = waits.has_expired_wait(progress, now)
     # A user's resume calls the nodes again that wait for child runs, so that this process can execute these.
-    joined = [] if given.timed else waits.joined_children(progress)
-    has_news = is_given or wanted or overdue or is_late or joined or writer.pending or writer.takes
+    called_again = {} if given.timed else waits.calls_to_repeat(progress)
+    has_news = is_given or wanted or overdue or is_late or called_again or writer.pending or writer.takes
     settings = progress.meta.get("settings", {})
     has_other_settings = compiled.settings_after(settings) != settings
     if progress.status == RUNNING and not has_news and not has_other_settings:
         return
     at = time()
-    changes = _changes(compiled, progress, given, answers, overdue)
-    if joined:
-        changes = {waits.CALL_AGAIN: joined, **changes}
+    changes = {**called_again, **_changes(compiled, progress, given, answers, overdue)}
     if is_late:
         changes = {waits.EXPIRE_WAITS: now, **changes}
     if wanted and is_delayed:

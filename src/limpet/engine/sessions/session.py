@@ -28,22 +28,21 @@ from limpet.engine.loop.run_lifecycle import RunLifecycle
 from limpet.engine.node_context.call_scope import JournalLock
 from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
 from limpet.engine.sessions.node_saves import keep_result, take_letter
-from limpet.engine.sessions.step_retention import RunPruning, prune_completed
+from limpet.engine.sessions.step_retention import RunPruning, prune_completed, report_undeleted
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, UsageError
 from limpet.graphs.secrets import SecretMasker, text_of_values
-from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Commit, Store
+from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Commit
 from limpet.journal.writer import JournalWriter
-from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.observe.hub import Emit, both
 
 if TYPE_CHECKING:
     from logging import Logger
 
     from limpet.engine.drivers.child_runs import SessionChildren
+    from limpet.engine.drivers.node_slots import NodeSlots
     from limpet.engine.leases.run_output import LiveEvents, RunOutput
     from limpet.engine.sessions.failed_saves import FailedSaves
 
@@ -103,6 +102,8 @@ class Session:
         """Its child runs, once a node has asked for them."""
         self.make_children: Callable[[Session], SessionChildren] | None = None
         """What makes these; its driver knows."""
+        self.slots: NodeSlots | None = None
+        """The slots of limits that its calls have, once a node with limits is called."""
         self.on_child_graph: Callable[[Any], None] | None = None
         """Gets the graphs of child runs; a supervisor wants to know them, to execute these runs."""
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
@@ -262,7 +263,7 @@ class Session:
             if commit.purge and (self.output is not None or self._options.resumed):
                 self._open_output().delete()
             if commit.purge and not client.store.abilities.keeps_results:
-                self._report_undeleted(client.store)
+                report_undeleted(client.store, self.progress, self.lifecycle.loop.reporter)
         checkpointer = self.compiled.checkpointer
         if checkpointer is None or commit.status not in (PAUSED, FAILED, CANCELLED):
             return None
@@ -301,18 +302,6 @@ class Session:
             return False
         return client.store.abilities.takes_part
 
-    def _report_undeleted(self, store: Store) -> None:
-        """Report that a store couldn't delete the run, if it couldn't. The run is complete all the same."""
-        problem = store.undeleted(self.id) if provides(store, ReportsUndeleted) else None
-        if problem is not None:
-            reporter = self.lifecycle.loop.reporter
-            reporter.notify(
-                CHECKPOINT_FAIL,
-                node=self.progress.made_by,
-                step=self.progress.step,
-                error=f"the run is complete, and couldn't be deleted: {reporter.error_line(problem)}",
-            )
-
     def note_interrupt(self, error: BaseException) -> None:
         """An exception comes out of the run: one that would end the process counts as a crash under a supervisor.
 
@@ -328,6 +317,8 @@ class Session:
 
     def close(self) -> None:
         """Release the lease if it is still held, so that any process can resume the run from what was saved."""
+        if self.slots is not None:
+            self.slots.close()
         held = self.held
         self.held = None
         if held is None or self.compiled.client is None:
@@ -371,6 +362,7 @@ class Session:
             is_cancelled=lambda: self.stop.cancels,
             is_overdue=lambda: self.stop.is_overdue,
             waits_for_children=lambda: self.children is not None and self.children.executor is not None,
+            waits_for_slots=not self.is_supervised,
             executes_children=lambda: self.children is not None and self.children.is_executing,
             has_posts=self.stop.take_notice,
         )

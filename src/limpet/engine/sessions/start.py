@@ -13,7 +13,7 @@ from limpet.defaults import QUEUE
 from limpet.durations import Moment, moment_of
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.process_identity import this_process
-from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, SessionOptions
+from limpet.engine.sessions.compiled_graph import RUN_SETTINGS, CompiledGraph, SessionOptions, refuse_limits
 from limpet.engine.sessions.provenance import environment
 from limpet.engine.sessions.session import Session, config_of
 from limpet.errors import RunExists, RunNotFound, UnstorableValue, UsageError
@@ -78,6 +78,8 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
     lease = None
     if request.deadline is not None:
         progress.deadline = deadline_of(request.deadline, time() if client is None else client.now())
+    if client is None and (compiled.limits or compiled.plan.limits):
+        refuse_limits(compiled.plan)
     if client is not None:
         encode(progress.config, "config")
         progress.meta = _new_metadata(compiled, request, progress.state)

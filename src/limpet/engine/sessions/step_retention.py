@@ -12,15 +12,19 @@ from weakref import WeakKeyDictionary
 from limpet.defaults import CLEANUP_INTERVAL
 from limpet.errors import RunNotFound, StoreUnavailable
 from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT, STEP
 from limpet.journal.run_filter import RunFilter, list_in_pages
 from limpet.journal.store import COMPLETED, Document, Store
+from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.threads.workers import JobQueue
 
 if TYPE_CHECKING:
     from limpet.engine.leases.lease_client import LeaseClient
+    from limpet.engine.loop.reporter import Reporter
+    from limpet.journal.progress import Progress
     from limpet.journal.writer import JournalWriter
     from limpet.stores.retention import Retention
 
@@ -273,3 +277,15 @@ def _is_prunable(note: bytes) -> bool:
         return bool(read_summary(note).get("prunable"))
     except ValueError:
         return False
+
+
+def report_undeleted(store: Store, progress: Progress, reporter: Reporter) -> None:
+    """Report that a store couldn't delete a run, if it couldn't. The run is complete all the same."""
+    problem = store.undeleted(progress.run_id) if provides(store, ReportsUndeleted) else None
+    if problem is not None:
+        reporter.notify(
+            CHECKPOINT_FAIL,
+            node=progress.made_by,
+            step=progress.step,
+            error=f"the run is complete, and couldn't be deleted: {reporter.error_line(problem)}",
+        )

@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
+from limpet.graphs.node_options import LimitLike, limits_of_all, read_limits
 from limpet.graphs.parallel import InnerGraph, Section
 from limpet.graphs.plan import PLANNER, Plan, all_secret_keys, digest, plan_node
 from limpet.graphs.retry import Retry, read_retry, read_timeout
@@ -103,6 +104,7 @@ class WorkflowBuilder:
         safe_to_fail: bool = False,
         arguments: Mapping[str, Any] | None = None,
         secret: bool = False,
+        limits: Iterable[LimitLike] = (),
     ) -> Self:
         """Add a task that calls `run` with the results of the tasks that it depends on, by their names.
 
@@ -118,7 +120,8 @@ class WorkflowBuilder:
         An `optional` dependency that failed or was skipped gives None. If any other dependency failed or was skipped,
         so is the task. It is also skipped if `condition`, which can take the same parameters as `run`, doesn't hold.
         If it fails in all attempts, the run fails, unless it is `safe_to_fail`: then its record has the error.
-        A `secret` result is never in events, logs or summaries. Raises `DefinitionError`.
+        A `secret` result is never in events, logs or summaries. `limits` are those that each call needs a slot of,
+        over all processes: each a `Limit`, or the name of one. Raises `DefinitionError`.
         """
         if not isinstance(name, str) and callable(name):
             run = name
@@ -127,7 +130,7 @@ class WorkflowBuilder:
             spec = make_spec(name, self._by_name(depends_on), self._by_name(optional), arguments)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
-        self._add_definition(spec.name, run, condition, retry, timeout, safe_to_fail, secret)
+        self._add_definition(spec.name, run, condition, retry, timeout, safe_to_fail, secret, limits)
         self._specs[spec.name] = spec
         if depends_on is None:
             self._without_depends_on.add(spec.name)
@@ -149,6 +152,7 @@ class WorkflowBuilder:
         safe_to_fail: bool = False,
         arguments: Mapping[str, Any] | None = None,
         secret: bool = False,
+        limits: Iterable[LimitLike] = (),
     ) -> Callable[[F], F]: ...
 
     def task(self, run: Any = None, **options: Any) -> Any:
@@ -172,13 +176,14 @@ class WorkflowBuilder:
         timeout: float | None = None,
         safe_to_fail: bool = False,
         secret: bool = False,
+        limits: Iterable[LimitLike] = (),
     ) -> Self:
         """Add code for tasks that runs add later: `ctx.add_task(…, run=name)` adds a task that runs it."""
         try:
             make_spec(name)
         except DefinitionError as problem:
             raise DefinitionError(problem.mistakes, self.name, "workflow") from None
-        self._add_definition(name, run, condition, retry, timeout, safe_to_fail, secret)
+        self._add_definition(name, run, condition, retry, timeout, safe_to_fail, secret, limits)
         return self._changed()
 
     @overload
@@ -194,6 +199,7 @@ class WorkflowBuilder:
         timeout: float | None = None,
         safe_to_fail: bool = False,
         secret: bool = False,
+        limits: Iterable[LimitLike] = (),
     ) -> Callable[[F], F]: ...
 
     def template(self, run: Any = None, **options: Any) -> Any:
@@ -281,6 +287,7 @@ class WorkflowBuilder:
             graph=self,
             layers=layers,
             secrets=all_secret_keys(self.secrets | secrets, layers.nodes),
+            limits=limits_of_all(definitions.values(), inner.values()),
         )
 
     def _resources(self) -> Mapping[str, Any]:
@@ -342,6 +349,7 @@ class WorkflowBuilder:
         timeout: float | None,
         safe_to_fail: bool,
         secret: bool,
+        limits: Iterable[LimitLike],
     ) -> None:
         what = f"task {name!r}"
         if name in self._definitions:
@@ -359,7 +367,14 @@ class WorkflowBuilder:
                 )
         signature = None if is_graph else read_signature(run, what)
         self._definitions[name] = TaskDefinition(
-            name, signature, policy, timeout, bool(safe_to_fail), condition, secret=bool(secret)
+            name,
+            signature,
+            policy,
+            timeout,
+            bool(safe_to_fail),
+            condition,
+            secret=bool(secret),
+            limits=read_limits(limits, what),
         )
         if is_graph:
             self._graphs[name] = run

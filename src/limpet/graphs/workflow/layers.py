@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
+from limpet.graphs.node_options import names_of_limits
 from limpet.graphs.parameters import Function
 from limpet.graphs.plan import PlanNode, plan_node
 from limpet.graphs.state import State, detached_view
@@ -190,6 +191,7 @@ class Layers:
             definition.inner,
             workflow_task=task,
             condition=condition,
+            limits=names_of_limits(definition.limits, definition.inner, f"task {spec.name!r}"),
         )
 
     def open_nodes(self, progress: Progress) -> Mapping[str, PlanNode]:

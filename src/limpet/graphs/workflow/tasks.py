@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import DefinitionError, UsageError, did_you_mean
+from limpet.graphs.limits import Limit
 from limpet.graphs.parallel import InnerGraph
 from limpet.graphs.parameters import ABSENT, Function, generator_refused, is_async, is_generator
 from limpet.graphs.retry import Retry
@@ -177,6 +178,7 @@ class TaskDefinition(NamedTuple):
     condition: TaskSignature | None = None
     inner: InnerGraph | None = None
     secret: bool = False
+    limits: tuple[Limit, ...] = ()
 
     @property
     def keeps_secret(self) -> bool:

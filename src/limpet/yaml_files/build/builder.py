@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 from limpet.durations import moment_of
 from limpet.engine.node_context.answer_schemas import json_schema_of
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
+from limpet.graphs.limits import Limit
 from limpet.graphs.reducers import add_messages, append, merge
 from limpet.graphs.resources.graph_resources import Resources, read_resources
 from limpet.graphs.retry import Retry
@@ -110,6 +111,7 @@ class DeclarationBuilder:
         self.is_partial = context.is_partial
         self.compiler = TemplateCompiler(context.mistakes, self.variables)
         self.resources: Mapping[str, Any] = {}
+        self.limits: dict[str, Limit] = {}
 
     def attempt(self, place: Value, call: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result of a call. If it raises an error of Limpet, notes it at this place and gives `otherwise`."""
@@ -136,6 +138,31 @@ class DeclarationBuilder:
         found = {name: self.object_at(each) for name, each in declared.data.items()}
         self.resources = self.attempt(declared, lambda: read_resources(found)) or {}
         self.context = self.context._replace(resources=self.context.resources | found.keys())
+
+    def read_limits(self) -> None:
+        """The limits that the file declares. Each has to be named by a node, a task, or under `config`."""
+        declared = self.value.get("limits")
+        if declared is None or not isinstance(declared.data, dict) or self.is_partial:
+            return
+        places = [each for key in ("nodes", "tasks", "templates", "config") for each in self.value.items(key)]
+        named = {limit for place in places for limit in self._names_of_limits(place)}
+        for name, values in declared.data.items():
+            limit = self.attempt(values, partial(Limit, name, **values.plain_data()))
+            if limit is not None:
+                self.limits[name] = limit
+            if name not in named:
+                self.mistakes.note(
+                    values, f"nothing has the limit {name!r}: name it under limits of a node, or of config"
+                )
+
+    def limits_at(self, declared: Value | None) -> list[Any]:
+        """The limits that a node, a task or the config names, each with the values that the file declares."""
+        return [self.limits.get(name, name) for name in self._names_of_limits(declared)]
+
+    def _names_of_limits(self, declared: Value | None) -> list[str]:
+        if declared is None or not isinstance(declared.data, dict):
+            return []
+        return [each.data for each in declared.items("limits") if isinstance(each.data, str)]
 
     def all_resources(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The resources of the file, with those of the caller in place of them; as a setting of `compile`."""
@@ -255,8 +282,8 @@ class DeclarationBuilder:
             self.attempt(value, partial(children.check_name, found))
         return found
 
-    def retry_and_timeout(self, declared: Value) -> dict[str, Any]:
-        """The retry and timeout of a node or task."""
+    def policy_of(self, declared: Value) -> dict[str, Any]:
+        """The retry, the timeout and the limits of a node or task."""
         if self.is_partial:
             return {}
         options: dict[str, Any] = {}
@@ -266,6 +293,8 @@ class DeclarationBuilder:
         timeout = declared.get("timeout")
         if timeout is not None:
             options["timeout"] = timeout.data
+        if declared.get("limits") is not None:
+            options["limits"] = self.limits_at(declared)
         return options
 
     def _retry(self, value: Value) -> Retry | int:

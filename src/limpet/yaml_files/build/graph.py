@@ -77,6 +77,7 @@ class GraphBuilder(DeclarationBuilder):
         """The graph with all of its nodes and edges. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
+        self.read_limits()
         self.check_time(self.value.place_of("config").get("deadline"), "deadline")
         schema, defaults = self.schema()
         options = self.settings(("max_iterations", "observers"))
@@ -107,6 +108,7 @@ class GraphBuilder(DeclarationBuilder):
         before, after = self.interrupts()
         settings = {
             **self.settings(_COMPILE_SETTINGS),
+            "limits": self.limits_at(self.value.get("config")),
             "interrupt_before": before,
             "interrupt_after": after,
             **overrides,
@@ -126,7 +128,7 @@ class GraphBuilder(DeclarationBuilder):
         if declared.get("run") is not None:
             self.nodes_with_functions.add(name)
         work = self.work_of(declared, owner)
-        options = self.retry_and_timeout(declared)
+        options = self.policy_of(declared)
         outputs = self.child_outputs(declared, owner)
         if isinstance(work, BoundAction):
             work = node_function(work, declared.text("output"), outputs)

@@ -49,6 +49,7 @@ class WorkflowBuilder(DeclarationBuilder):
         """The workflow with all of its tasks. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
+        self.read_limits()
         self.check_time(self.value.place_of("config").get("deadline"), "deadline")
         options = self.settings(("max_layers", "layers", "on_error", "observers"))
         flow: DeclaredWorkflow = self.attempt(
@@ -81,7 +82,12 @@ class WorkflowBuilder(DeclarationBuilder):
     def compile(self, flow: DeclaredWorkflow, overrides: Mapping[str, Any]) -> None:
         """Compile the workflow with the settings of `config`, and those of the caller in place of them."""
         check_settings(overrides, ["store", *WorkflowOptions.__annotations__])
-        settings = {**self.settings(_COMPILE_SETTINGS), **overrides, **self.all_resources(overrides)}
+        settings = {
+            **self.settings(_COMPILE_SETTINGS),
+            "limits": self.limits_at(self.value.get("config")),
+            **overrides,
+            **self.all_resources(overrides),
+        }
         self.attempt(self.value.place_of("config"), lambda: flow.compile(**settings))
 
     def _add_task(self, flow: DeclaredWorkflow, name: str, declared: Value) -> None:
@@ -118,7 +124,7 @@ class WorkflowBuilder(DeclarationBuilder):
 
     def _options(self, declared: Value, owner: str, compiler: TemplateCompiler) -> dict[str, Any]:
         """What a task and a template for tasks have besides their work."""
-        options = self.retry_and_timeout(declared)
+        options = self.policy_of(declared)
         condition = declared.get("condition")
         if condition is not None and isinstance(condition.data, str):
             template = compiler.expression(condition, f"{owner}, condition")

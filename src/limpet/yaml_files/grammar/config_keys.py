@@ -16,6 +16,7 @@ from limpet.yaml_files.grammar.value_types import (
     Boolean,
     Integer,
     ListOf,
+    MapOf,
     NotTemplated,
     OneWordOf,
     PointInTime,
@@ -23,6 +24,21 @@ from limpet.yaml_files.grammar.value_types import (
 )
 
 _NO_TEMPLATE = "config is read when the file is loaded; for another value, call compile() after load()"
+
+LIMIT_NAMES = ListOf(Text("the name of a limit"), "a list of the names of limits")
+LIMIT = KeyedMapping(
+    "limit",
+    "How much may happen at once, or in a time, over all processes that share a store.",
+    {
+        "concurrency": Key(POSITIVE_INTEGER, "How many calls or runs may be under way at once."),
+        "rate": Key(Text("a rate, such as 60/min"), "How many may begin in a time: 60/min, 5/s, 1000/hour."),
+        "queues": Key(
+            ListOf(Text("the name of a queue"), "a list of queues"),
+            "The queues whose runs it holds for, too.",
+        ),
+    },
+)
+LIMITS = MapOf(LIMIT, "a mapping of names to limits")
 
 _CONFIG_KEYS: Final[Mapping[str, Key]] = {
     "store": Key(
@@ -52,6 +68,7 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
         NotTemplated(Text("the name of a queue"), _NO_TEMPLATE),
         "The queue of runs whose caller gives none; workers may serve only some queues.",
     ),
+    "limits": Key(LIMIT_NAMES, "The limits of which a run needs a slot each while a process executes it."),
     "max_concurrency": Key(
         POSITIVE_INTEGER, "How many nodes or tasks of a run are called at once, at most; 32 by default."
     ),

@@ -15,7 +15,7 @@ from typing import Final
 
 from limpet.yaml_files.actions.builtin import BUILT_IN, CHILD_GRAPH
 from limpet.yaml_files.document import Value
-from limpet.yaml_files.grammar.config_keys import GRAPH_CONFIG, WORKFLOW_CONFIG
+from limpet.yaml_files.grammar.config_keys import GRAPH_CONFIG, LIMIT_NAMES, LIMITS, WORKFLOW_CONFIG
 from limpet.yaml_files.grammar.mappings import Key, KeyedMapping, KeyRules, SharedType, TypeBySwitch
 from limpet.yaml_files.grammar.mistakes import Mistakes
 from limpet.yaml_files.grammar.schedule_keys import SCHEDULE
@@ -243,6 +243,7 @@ _WORK_KEYS: Final[Mapping[str, Key]] = {
         AnyOf(POSITIVE_INTEGER, RETRY), "How often it is tried: a number of attempts, or a mapping."
     ),
     "timeout": Key(DURATION, "How many seconds it may take."),
+    "limits": Key(LIMIT_NAMES, "The limits of which each call needs a slot."),
     "description": Key(AnyText(), "What it is for."),
 }
 _KINDS_OF_WORK: Final = ("run", "uses", "prompt", "receive", "sleep", "set", "start", "join", "graph")
@@ -365,6 +366,7 @@ _TOP_KEYS: Final[Mapping[str, Key]] = {
         ListOf(SharedType("schedule", "a mapping", lambda: SCHEDULE), "a list of schedules"),
         "When its runs start by themselves.",
     ),
+    "limits": Key(LIMITS, "The values of limits, by name. One that isn't here is declared elsewhere."),
 }
 
 GRAPH = KeyedMapping(

@@ -13,16 +13,18 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.engine.loop.driver_commands import (
+    AcquireSlots,
     Begin,
     Cancelled,
     Gather,
     PostsArrived,
+    ReleaseSlots,
     Report,
     StopAsked,
     Wait,
     WaitTooLong,
 )
-from limpet.engine.loop.next_node import plan_of_branches
+from limpet.engine.loop.parallel.branch_groups import Branch, BranchGroup, FlowReport
 from limpet.engine.loop.parallel.flow_steps import advance_flow, report_advance
 from limpet.engine.loop.run_context import (
     SAVE,
@@ -34,11 +36,9 @@ from limpet.engine.loop.run_context import (
 from limpet.engine.loop.taking_in import take_in
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import Conflict, RunNotFound
-from limpet.graphs.parallel import FAIL
-from limpet.graphs.plan import Plan
 from limpet.journal.open_parallel_section import Key
-from limpet.journal.store import CANCELLED, FAILED, PAUSED, RUNNING
-from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, FAILED_PHASE, has_expired_wait, reason_of
+from limpet.journal.store import CANCELLED, FAILED, PAUSED
+from limpet.journal.waits import EXPIRE, EXPIRE_WAITS, has_expired_wait
 from limpet.journal.writer import summary
 
 if TYPE_CHECKING:
@@ -48,108 +48,11 @@ MAX_WAIT_WITH_QUESTION: Final = 1.0
 """Seconds that sleeping branches may hold up a run in which another branch asks: then it pauses with the question."""
 
 
-def stops_on_error(loop: NodeLoop) -> bool:
-    """Whether no task of a workflow begins after one has failed."""
-    return loop.plan.layers is not None and loop.plan.layers.stops_on_error
-
-
-class BranchGroup:
-    """The open branches of one loop: those that wait to be begun, and how many are running.
-
-    `parent` is the branch whose loop waits for them, or None where that is the run's own loop. `failing` says
-    that one of them failed, so no other is begun; `stops_on_error` whether a failure means that.
-    """
-
-    __slots__ = (
-        "failing",
-        "is_flow",
-        "limit",
-        "loop",
-        "on_error",
-        "parent",
-        "plan",
-        "running",
-        "stops_on_error",
-        "until",
-        "waiting",
-    )
-
-    def __init__(self, loop: NodeLoop, parent: Branch | None, limit: int) -> None:
-        section = loop.progress.section
-        assert section is not None
-        self.loop = loop
-        self.parent = parent
-        self.running = 0
-        self.failing = False
-        self.plan, self.until = plan_of_branches(loop.plan, loop.progress)
-        self.on_error = FAIL
-        self.is_flow = section.flow is not None
-        self.stops_on_error = section.layer is None or stops_on_error(loop)
-        self.limit = limit
-        opener = loop.plan.nodes[section.source].section
-        if opener is not None and not section.inside:
-            self.on_error = opener.on_error
-            self.limit = min(limit, opener.max_concurrency or limit)
-        self.waiting: deque[Key] = deque()
-        for key, child in section.children.items():
-            if child.done:
-                continue
-            if child.waits:
-                loop.branch_stops[key] = LoopStop(WAITING, None, reason_of(child.waits))
-            elif child.status == RUNNING:
-                self.waiting.append(key)
-            elif child.status == FAILED:
-                # It failed before a supervisor resumed the run because it was time: that retries nothing.
-                failed = loop.branch_loop(key, self.plan, self.until)
-                loop.branch_stops[key] = LoopStop(FAILED, failed, child.reason or "", phase=FAILED_PHASE)
-            else:
-                # It stopped before this resume, and the resume didn't have what it waits for: it still waits.
-                loop.branch_stops[key] = LoopStop(PAUSED, None, child.reason or "", questions=child.questions)
-
-    def plan_for(self, key: Key) -> Plan:
-        """The plan that one of the branches follows. A run may have added or changed a task of a data flow."""
-        flow = self.loop.scope.flow
-        if not self.is_flow or flow is None or not flow.changes_tasks:
-            return self.plan
-        assert self.plan.layers is not None
-        name = str(key)
-        return self.plan._replace(nodes=self.plan.layers.nodes_for(name, flow.progress.state["dag"][name]))
-
-
-class Branch:
-    """One branch that is running: `steps` is its loop, as a generator.
-
-    `is_noted` says that the planner of its data flow knows that it is done.
-    """
-
-    __slots__ = ("group", "is_noted", "key", "progress", "steps")
-
-    def __init__(self, group: BranchGroup, key: Key) -> None:
-        self.group = group
-        self.key = key
-        loop = group.loop.branch_loop(key, group.plan_for(key), group.until)
-        self.progress = loop.progress
-        self.steps = loop.run_branch(group.on_error)
-        self.is_noted = not group.is_flow
-
-
-class FlowReport(Branch):
-    """What is reported of finished tasks besides themselves. `steps` waits for the commit as a branch does."""
-
-    __slots__ = ()
-
-    def __init__(self, group: BranchGroup, steps: Generator[Any, Any, Any]) -> None:
-        self.group = group
-        self.key = ""
-        self.progress = group.loop.progress
-        self.steps = steps
-        self.is_noted = True
-
-
 class BranchRunner:
     """All running branches of a run. Each is in exactly one of these places:
 
     - `ready`: it can continue, with the outcome of what it yielded last
+    - `asking`: it wants slots for a node
     - `queued`: it wants a node called
     - `calling`: its node runs
     - `saving`: it waits for a commit
@@ -162,6 +65,9 @@ class BranchRunner:
         self.groups: list[BranchGroup] = []
         """The groups with branches that run, and that of the run's own loop."""
         self.ready: deque[tuple[Branch, Any]] = deque()
+        self.asking: list[tuple[Branch, NodeContext]] = []
+        self.unreleased: list[NodeContext] = []
+        """Calls that have ended, and whose slots are to be released."""
         self.queued: deque[tuple[Branch, NodeContext]] = deque()
         self.calling: dict[NodeContext, Branch] = {}
         self.saving: list[Branch] = []
@@ -202,10 +108,18 @@ class BranchRunner:
                 elif type(command) is Wait:
                     self._sleeps += 1
                     heappush(self.sleeping, (command.until, self._sleeps, branch))
+                elif type(command) is AcquireSlots:
+                    self.asking += [(branch, ctx) for ctx in command.tasks]
+                elif type(command) is ReleaseSlots:
+                    self.unreleased += command.tasks
+                    ready.append((branch, None))
                 else:
                     self._begin_group(command.loop, branch)
             if context.stopping or self.refusal is not None:
                 self._stop_waiting_branches()
+            if self.asking or self.unreleased:
+                yield from self._exchange_slots()
+                continue
             alone = len(queued) == 1 and not (self.calling or self.saving or self.sleeping)
             if alone and inline and not (self._question_waits or self._post_awaited):
                 # Nothing else could happen meanwhile, so the driver may call the node in its own thread.
@@ -261,6 +175,18 @@ class BranchRunner:
             # One branch that was asked to stop means that the run was. After a refusal, all of them are stopped.
             self.context.stopping = True
         self._fill(group)
+
+    def _exchange_slots(self) -> Generator[Any, Any, None]:
+        """Release the slots of calls that have ended, and ask for those of calls that can begin, all at once."""
+        if self.unreleased:
+            released = self.unreleased
+            self.unreleased = []
+            yield ReleaseSlots(released)
+        if self.asking:
+            asking = self.asking
+            self.asking = []
+            answers = yield AcquireSlots([ctx for _, ctx in asking])
+            self.ready.extend((branch, [answer]) for (branch, _), answer in zip(asking, answers, strict=True))
 
     def _next_calls(self) -> list[NodeContext]:
         """The nodes that begin now: as many as the run's limit allows."""
@@ -421,6 +347,8 @@ class BranchRunner:
 
     def _stop_waiting_branches(self) -> None:
         """Nothing new begins: branches that wait for their turn, or for time to pass, stop here."""
+        self.ready.extend((branch, [Cancelled()]) for branch, _ in self.asking)
+        self.asking.clear()
         self.ready.extend((branch, Cancelled()) for branch, _ in self.queued)
         self.queued.clear()
         self._answer_sleeping(Cancelled())

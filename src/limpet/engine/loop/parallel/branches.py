@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.loop.driver_commands import SUSPENDED, Failed
+from limpet.engine.loop.driver_commands import SUSPENDED, AcquireSlots, Failed, ReleaseSlots
 from limpet.engine.loop.next_node import SectionStart, subgraph_start
-from limpet.engine.loop.node_outcomes import MayStop, save
-from limpet.engine.loop.parallel.branch_runner import BranchRunner, stops_on_error
+from limpet.engine.loop.node_outcomes import MayStop, record, save
+from limpet.engine.loop.parallel.branch_groups import stops_on_error
+from limpet.engine.loop.parallel.branch_runner import BranchRunner
 from limpet.engine.loop.parallel.flow_steps import report_advance, report_layer_start, start_flow
 from limpet.engine.loop.run_context import (
     SLEEPING,
@@ -24,7 +25,7 @@ from limpet.graphs.workflow.tasks import TaskSkipped
 from limpet.journal.encoding.codec import decode, detached_value
 from limpet.journal.records import open_record
 from limpet.journal.store import CANCELLED, FAILED
-from limpet.journal.waits import FAILED_PHASE
+from limpet.journal.waits import FAILED_PHASE, ticket_of, without_ticket
 from limpet.observe import events
 
 if TYPE_CHECKING:
@@ -68,19 +69,34 @@ def run_subgraph(loop: NodeLoop, ctx: NodeContext, sub: InnerGraph) -> Generator
         return Failed(error, again=False)
 
 
-def call_task(loop: NodeLoop, ctx: NodeContext) -> Generator[Any, Any, Any]:
-    """The outcome of a task that has a condition: what it returned, if the condition holds."""
+def call_guarded(loop: NodeLoop, ctx: NodeContext) -> Generator[Any, Any, Any]:
+    """The outcome of a node that isn't just called: it has a condition, limits, or both.
+
+    A task is called if its condition holds, and a node with limits once it has slots of them. It has these until the
+    call ends, however it does: with a result, a failure, a sleep or a question.
+    """
     node = ctx.plan_node
+    ctx.began = loop.context.clocks.now()
     # Once the graph that the task runs is open, the condition did hold.
-    if loop.progress.section is None:
-        ctx.began = loop.context.clocks.now()
+    if node.condition is not None and loop.progress.section is None:
         outcome = yield from _check_condition(ctx)
         if outcome is not None:
             return outcome
+    if node.limits:
+        (outcome,) = yield AcquireSlots([ctx])
+        if outcome is not None:
+            return outcome
+        if ticket_of(loop.progress) is not None:
+            # It has its slots, so it left the line. The next attempt begins at its end.
+            record(loop, {"received": without_ticket(loop.progress)})
     yield from loop.announce(ctx)
     if node.inner is None:
-        return (yield ctx)
-    return (yield from run_subgraph(loop, ctx, node.inner))
+        outcome = yield ctx
+    else:
+        outcome = yield from run_subgraph(loop, ctx, node.inner)
+    if node.limits:
+        yield ReleaseSlots([ctx])
+    return outcome
 
 
 def _check_condition(ctx: NodeContext) -> Generator[Any, Any, Any]:
