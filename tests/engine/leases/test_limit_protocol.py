@@ -15,9 +15,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from limpet import Limit, Limits, MemoryStore
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait, limits_of, slot_post_key
+from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait, limits_of
 from limpet.engine.leases.limits.document import Slot, limit_name, read_limit
 from limpet.errors import StoreError
+from limpet.journal.inbox import read_post
 from limpet.journal.store import CANCELLED, Commit, Lease, NewRun
 from limpet.testing import FakeClock, FaultyStore
 
@@ -284,7 +285,8 @@ class LimitMachine(RuleBasedStateMachine):
 
     def has_its_post(self, run: ModelRun) -> bool:
         assert run.wait is not None
-        return slot_post_key(*run.wait) in [post.key for post in self.store.inbox(run.id)]
+        posts = [read_post(run.id, post).data for post in self.store.inbox(run.id)]
+        return run.wait in [SlotWait(data["name"], data["value"]) for data in posts]
 
     def claim(self, run: ModelRun, process: int) -> None:
         run.lease = self.store.claim(run.id, f"p{process}", TTL)

@@ -38,7 +38,6 @@ from limpet.errors import StoreError, StoreUnavailable, UsageError
 from limpet.graphs.limits import Limit
 from limpet.graphs.names import LIMITS
 from limpet.journal.store import Lease
-from limpet.journal.waits import SLOT
 
 QUEUES_KNOWN: Final = 1.0
 """Seconds for which it is known which limits hold for a queue."""
@@ -72,11 +71,6 @@ class SlotWait(NamedTuple):
 
     limit: str
     ticket: str
-
-
-def slot_post_key(limit: str, ticket: str) -> str:
-    """The key of the post that tells a run that it is the turn of a ticket."""
-    return f"{SLOT}:{limit}\n{ticket}"
 
 
 def limits_of(client: LeaseClient) -> LimitClient:

@@ -86,12 +86,16 @@ class LimitDocument(NamedTuple):
 
 
 class LineEntry(NamedTuple):
-    """A call that stands in line, with its ticket."""
+    """A call that stands in line, with its ticket.
+
+    `round` is another one each time that the call has asked in vain: a run gets one post for each round.
+    """
 
     ticket: str
     run_id: str
     call: str
     counts: bool
+    round: str = ""
     version: int = 0
     """That of its document."""
 
@@ -103,21 +107,12 @@ def declared_values(limit: Limit) -> Values:
 
 def new_ticket(number: int, unique: str) -> str:
     """A ticket. Tickets sort by their numbers."""
-    return f"{number:0{TICKET_DIGITS}d}-{unique}.0"
+    return f"{number:0{TICKET_DIGITS}d}-{unique}"
 
 
 def ticket_number(ticket: str) -> int:
     """The number of a ticket, which is its place in the line."""
     return int(ticket[:TICKET_DIGITS])
-
-
-def next_ticket(ticket: str) -> str:
-    """The ticket with which a call stands in line again, at the same place.
-
-    It is another one, because a store takes a post for each ticket only once.
-    """
-    base, _, times = ticket.rpartition(".")
-    return f"{base}.{int(times) + 1}"
 
 
 def limit_name(name: str) -> str:
@@ -172,7 +167,7 @@ def read_limit(name: str, body: bytes) -> LimitDocument:
 
 def entry_body(limit: str, entry: LineEntry) -> bytes:
     """The bytes of the document of a call that stands in line."""
-    data = {"run": entry.run_id, "call": entry.call, "counts": entry.counts}
+    data = {"run": entry.run_id, "call": entry.call, "counts": entry.counts, "round": entry.round}
     return _body(line_name(limit, entry.ticket), data)
 
 
@@ -181,7 +176,9 @@ def read_entry(name: str, body: bytes, version: int) -> LineEntry:
     ticket = name.rpartition("/")[2]
 
     def made(data: Mapping[str, Any]) -> LineEntry:
-        return LineEntry(ticket, str(data["run"]), str(data["call"]), bool(data["counts"]), version)
+        return LineEntry(
+            ticket, str(data["run"]), str(data["call"]), bool(data["counts"]), str(data["round"]), version
+        )
 
     return _read(name, body, made, "it is skipped")
 

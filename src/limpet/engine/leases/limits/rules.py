@@ -133,6 +133,12 @@ def slot_of(document: LimitDocument, run_id: str, call: str) -> Slot | None:
     return next((slot for slot in document.slots if (slot.run_id, slot.call) == (run_id, call)), None)
 
 
+def has_slot(document: LimitDocument, entry: LineEntry) -> bool:
+    """Whether a call has its slot already, so that it needn't stand in line."""
+    slot = slot_of(document, entry.run_id, entry.call)
+    return slot is not None and slot.state == HELD
+
+
 def release(document: LimitDocument, ask: Ask) -> LimitDocument:
     """Take out the slot that is held under this lease for this call."""
     found = [slot for slot in document.slots if _is_held_by(slot, ask)]

@@ -24,12 +24,10 @@ from typing import Final
 
 from limpet.engine.leases.limits import rules
 from limpet.engine.leases.limits.document import (
-    HELD,
     RESERVED,
     LimitDocument,
     LineEntry,
     new_ticket,
-    next_ticket,
     ticket_number,
 )
 from limpet.engine.leases.limits.rules import Ask
@@ -89,8 +87,8 @@ class Change:
         """Calls that get a place in the line."""
         self.told: list[LineEntry] = []
         """Calls in the line whose turn it is."""
-        self.leaving: list[str] = []
-        """Tickets of calls that leave the line."""
+        self.leaving: list[LineEntry] = []
+        """Calls that leave the line."""
 
     @property
     def has_more_to_serve(self) -> bool:
@@ -180,12 +178,15 @@ class LimitSteps:
             slot = rules.slot_of(document, run_id, call)
             if slot is not None or not rules.is_limiting(document):
                 return True
-            if not self._stored.stands(ticket):
+            entry = self._stored.entry(ticket)
+            if entry is None:
                 return True
+            # The run had a post about its turn in this round, or it wouldn't ask. It needs another one.
+            self._stored.stand(entry._replace(round=_unique()))
+            self._known = None
             now = self._now()
-            if rules.room(rules.normalised(document, now), now) < 1:
-                return False
-            self._change([], checks=True)
+            if rules.room(rules.normalised(self._document(), now), now) >= 1:
+                self._change([], checks=True)
             return rules.slot_of(self._document(), run_id, call) is not None
 
     def _document(self) -> LimitDocument:
@@ -246,9 +247,10 @@ class LimitSteps:
             for step in waiting:
                 step.old_ticket = step.ticket
             self._known = None
-            change = self._write(waiting)
+            # Written even if it is the same: a process that saw the line without these may be about to close it.
+            change = self._write(waiting, always=bool(change.standing))
 
-    def _write(self, steps: list[Step], checks: bool = False) -> Change:
+    def _write(self, steps: list[Step], checks: bool = False, always: bool = False) -> Change:
         """Make one change of the document, and do what follows from it."""
         owed = list(self._owed)
         backoff = FIRST_BACKOFF
@@ -262,7 +264,8 @@ class LimitSteps:
                     None  # nothing is written, so only the store can say that it still has the slots
                 )
                 continue
-            if self._save(before, change.document, now, checks):
+            always = always or (checks and change.document.has_line)
+            if self._save(before, change.document, now, always):
                 break
             backoff = self._back_off(backoff)
         for step in steps:
@@ -273,14 +276,14 @@ class LimitSteps:
         self._follow_up(change)
         return change
 
-    def _save(self, before: LimitDocument, after: LimitDocument, now: float, checks: bool = False) -> bool:
-        """Write the document, unless nothing has changed. False if another process was faster."""
+    def _save(self, before: LimitDocument, after: LimitDocument, now: float, always: bool = False) -> bool:
+        """Write the document; not if nothing has changed, unless `always`. False if another process was faster."""
         assert self._known is not None
         version, _ = self._known
         if after.is_deleted and not after.has_line and before.is_deleted:
             self._known = None
             return version == 0 or self._stored.delete(version)
-        if after == before and not (checks and after.has_line):
+        if after == before and not always:
             return True
         written = self._stored.write(after, version, self._due(after, now))
         if written is None:
@@ -330,10 +333,13 @@ class LimitSteps:
                 continue
             change.document = after
             step.granted_at = now
+            ticket = step.old_ticket
             if slot is not None and slot.state == RESERVED:
-                change.leaving.append(slot.mark)
-            elif step.old_ticket:
-                change.leaving.append(step.old_ticket)
+                ticket = slot.mark
+            # As it is before the change: if another process stands in line with it later, that isn't undone.
+            entry = self._stored.entry(ticket) if ticket else None
+            if entry is not None:
+                change.leaving.append(entry)
         return refused
 
     def _granted(self, change: Change, step: Step, now: float) -> LimitDocument | None:
@@ -374,14 +380,13 @@ class LimitSteps:
             at_least = max(int(now * 1000), 1)
             change.document, numbers = rules.new_numbers(change.document, len(newcomers), at_least)
             for step, number in zip(newcomers, numbers, strict=True):
-                step.ticket = new_ticket(number, f"{random.getrandbits(32):08x}")
+                step.ticket = new_ticket(number, _unique())
                 change.standing.append(_entry(step))
         for step in steps:
             if not step.old_ticket:
                 continue
             step.ticket = step.old_ticket
-            if not self._stored.stands(step.ticket):
-                step.ticket = next_ticket(step.ticket)
+            if self._stored.entry(step.ticket) is None:
                 change.standing.append(_entry(step))
             change.document = rules.open_line_at(change.document, ticket_number(step.ticket))
 
@@ -396,9 +401,9 @@ class LimitSteps:
             return
         if not rules.is_limiting(change.document):
             change.told = front[:MOST_SERVED]
-            change.leaving += [entry.ticket for entry in change.told]
+            change.leaving += change.told
             return
-        change.leaving += [entry.ticket for entry in front if _has_slot(change.document, entry)]
+        change.leaving += [entry for entry in front if rules.has_slot(change.document, entry)]
         change.document, chosen = rules.reserve(change.document, front[:MOST_SERVED], now)
         for entry in chosen:
             step = mine.get(entry.ticket)
@@ -411,9 +416,9 @@ class LimitSteps:
         for entry in change.standing:
             self._stored.stand(entry)
         for entry in change.told:
-            self._stored.tell(entry.run_id, entry.ticket)
-        for ticket in change.leaving:
-            self._stored.leave(ticket)
+            self._stored.tell(entry)
+        for entry in change.leaving:
+            self._stored.leave(entry)
 
 
 def _given_back(document: LimitDocument, step: Step, now: float) -> LimitDocument:
@@ -434,10 +439,8 @@ def _is_only_confirmed(before: LimitDocument, change: Change, steps: Sequence[St
 
 
 def _entry(step: Step) -> LineEntry:
-    return LineEntry(step.ticket, step.ask.run_id, step.ask.call, step.ask.counts)
+    return LineEntry(step.ticket, step.ask.run_id, step.ask.call, step.ask.counts, _unique())
 
 
-def _has_slot(document: LimitDocument, entry: LineEntry) -> bool:
-    """Whether the call has a slot already, so that it needn't stand in line."""
-    slot = rules.slot_of(document, entry.run_id, entry.call)
-    return slot is not None and slot.state == HELD
+def _unique() -> str:
+    return f"{random.getrandbits(32):08x}"

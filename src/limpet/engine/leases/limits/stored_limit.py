@@ -66,8 +66,8 @@ class StoredLimit:
         if found is not None:
             self._store.delete_document(found.name, found.version)
         for entry in self._entries(None):
-            self.tell(entry.run_id, entry.ticket)
-            self.leave(entry.ticket)
+            self.tell(entry)
+            self.leave(entry)
 
     def front(self, count: int) -> list[LineEntry]:
         """The first in line, in order. Those whose runs have ended or are gone drop out."""
@@ -78,7 +78,7 @@ class StoredLimit:
             if _is_under_way(heads[entry.run_id]):
                 waiting.append(entry)
             else:
-                self._store.delete_document(line_name(self.name, entry.ticket), entry.version)
+                self.leave(entry)
         if entries and not waiting:
             return self.front(count)
         return waiting
@@ -93,26 +93,28 @@ class StoredLimit:
         dead = [*self._dead(document, heads, now), *rules.overdue(document, now, self.grace)]
         return [slot for slot in document.slots if slot not in dead]
 
-    def stands(self, ticket: str) -> bool:
-        """Whether a call stands in line with this ticket."""
-        return self._store.get_document(line_name(self.name, ticket)) is not None
+    def entry(self, ticket: str) -> LineEntry | None:
+        """The call that stands in line with this ticket; None if none does."""
+        found = self._store.get_document(line_name(self.name, ticket))
+        return None if found is None else read_entry(found.name, found.body, found.version)
 
     def stand(self, entry: LineEntry) -> None:
-        """Have a call stand in line."""
-        self._store.put_document(line_name(self.name, entry.ticket), entry_body(self.name, entry), 0)
+        """Have a call stand in line: newly, or for another round instead of the version that this entry has."""
+        name = line_name(self.name, entry.ticket)
+        self._store.put_document(name, entry_body(self.name, entry), entry.version)
 
-    def leave(self, ticket: str) -> None:
-        """Have a call leave the line."""
-        found = self._store.get_document(line_name(self.name, ticket))
-        if found is not None:
-            self._store.delete_document(found.name, found.version)
+    def leave(self, entry: LineEntry) -> None:
+        """Have a call leave the line, unless it stands there for another round by now."""
+        self._store.delete_document(line_name(self.name, entry.ticket), entry.version)
 
-    def tell(self, run_id: str, ticket: str) -> bool | None:
+    def tell(self, entry: LineEntry) -> bool | None:
         """Post to a run that it is the turn of its ticket: False if that was done before, None if it has ended.
 
         The post makes the run due, so a worker resumes it.
         """
-        post = letter_post(run_id, SLOT, self.name, ticket, self._client.now(), ticket)
+        run_id = entry.run_id
+        key = f"{entry.ticket}.{entry.round}"
+        post = letter_post(run_id, SLOT, self.name, entry.ticket, self._client.now(), key)
         try:
             is_new = self._store.post(run_id, post.key, post.body)
         except (RunNotFound, AlreadyCompleted):
@@ -132,12 +134,14 @@ class StoredLimit:
         dead = self._dead(document, heads, now)
         renewed = []
         for slot in rules.overdue(document, now, self.grace):
+            entry = self.entry(slot.mark)
             # The process that reserved it may have crashed before it posted to the run.
-            if _is_under_way(heads[slot.run_id]) and self.tell(slot.run_id, slot.mark):
+            if entry is not None and _is_under_way(heads[slot.run_id]) and self.tell(entry):
                 renewed.append(slot)
-            else:
-                self.leave(slot.mark)
-                dead.append(slot)
+                continue
+            if entry is not None:
+                self.leave(entry)
+            dead.append(slot)
         return Evidence(dead, renewed)
 
     def _dead(self, document: LimitDocument, heads: dict[str, RunHead | None], now: float) -> list[Slot]:
