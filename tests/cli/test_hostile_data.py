@@ -99,11 +99,19 @@ COMMANDS: dict[str, list[list[str]]] = {
     "schedules resume": [["schedules", "resume", "planned"], ["schedules", "resume", f"none{EVIL}"]],
     "schedules trigger": [["schedules", "trigger", "planned"], ["schedules", "trigger", f"none{EVIL}"]],
     "schedules delete": [["schedules", "delete", f"none{EVIL}"], ["schedules", "delete", "planned"]],
+    "limits list": [["limits", "list"]],
+    "limits show": [["limits", "show", "limited"], ["limits", "show", f"none{EVIL}"]],
+    "limits set": [
+        ["limits", "set", "limited", "--rate", EVIL],
+        ["limits", "set", f"new{EVIL}", "--concurrency", "1"],
+    ],
+    "limits delete": [["limits", "delete", f"none{EVIL}"], ["limits", "delete", "limited"]],
     "store info": [["store", "info"]],
     "store verify": [["store", "verify"]],
     "store flatten": [["store", "flatten", f"flat{EVIL}.jsonl"]],
     "store prune": [["store", "prune", "--older", "0s", "--dry-run"]],
     "worker": [["worker", "flows:asking", "--once"]],
+    "workers": [["workers"]],
 }
 NO_STORED_DATA = {"graph schema", "store migrate", "demo", "completion"}
 """They show what is ours alone."""
@@ -142,6 +150,7 @@ def hostile(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["run", "flows:failing", "--id", "fails"],
         ["runs", "export", "asks", "asks.run"],
         ["runs", "import", "asks.run", "--id", "copied"],
+        ["limits", "set", "limited", "--concurrency", "1"],
         [
             "schedules",
             "add",

@@ -384,7 +384,7 @@ def _narrowed(
         width if name in NEVER_CUT else min(width, NARROWEST_TEXT if number == last else NARROWEST_COLUMN)
         for number, (name, width) in enumerate(zip(columns, widths, strict=True))
     ]
-    droppable = [columns.index(name) for name in left_out_first]
+    droppable = [columns.index(name) for name in left_out_first if name in columns]
     droppable += [number for number in range(last, 0, -1) if number not in droppable]
     for number in droppable:
         if _total(least) <= room:

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from limpet.errors import UsageError
-from limpet.graphs.names import checked_name
 
 UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 FAR_AWAY = 60 * 86400.0
@@ -60,6 +59,8 @@ def per_graph(text: str) -> tuple[str | None, int]:
 
 def queue_list(text: str) -> list[str]:
     """The names of queues, separated by commas. Raises `ArgumentTypeError`."""
+    from limpet.graphs.names import checked_name
+
     try:
         return [checked_name("queue", name.strip()) for name in text.split(",")]
     except UsageError as mistake:
