@@ -23,7 +23,7 @@ from support.interleaving import ProcessStore
 from support.simulated_limits import LimitWorld, Violation, explore
 
 SEED = os.environ.get("SIMULATION_SEED")
-SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "40"))
+SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "16"))
 PARTS = 4
 ENOUGH = 400
 """Schedules within which whatever is wrong has to show."""
