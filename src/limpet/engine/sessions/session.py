@@ -21,7 +21,8 @@ from limpet.engine.leases.held_lease import (
     StopRequest,
     renewals,
 )
-from limpet.engine.leases.lease_client import HeldRun, with_holder_described
+from limpet.engine.leases.lease_client import HeldRun
+from limpet.engine.leases.process_identity import with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle

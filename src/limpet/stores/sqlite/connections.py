@@ -333,8 +333,12 @@ class Connections:
 class Connection(sqlite3.Connection):
     """A connection that is closed when it is dropped, as after an interrupt. Of others, Python 3.13 warns."""
 
+    _never_opened = suppress(
+        sqlite3.Error
+    )  # not a name of the module, which may be gone before the connection is
+
     def __del__(self) -> None:
-        with suppress(sqlite3.Error):  # it was never opened
+        with self._never_opened:
             self.close()
 
 
