@@ -364,6 +364,7 @@ class Session:
             is_overdue=lambda: self.stop.is_overdue,
             waits_for_children=lambda: self.children is not None and self.children.executor is not None,
             waits_for_slots=not self.is_supervised,
+            needs_admission=bool(compiled.limits) and not self.is_supervised,
             executes_children=lambda: self.children is not None and self.children.is_executing,
             has_posts=self.stop.take_notice,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import random
 from threading import current_thread
 from time import monotonic
@@ -21,6 +22,7 @@ from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.trials import CrashHistory, CrashLimits, NeedsSolitude
 from limpet.engine.supervisor.catalog import Graph, GraphCatalog, GraphsOnStore
 from limpet.engine.supervisor.lanes import ServedLanes
+from limpet.engine.supervisor.limit_admission import LimitAdmission
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
@@ -70,6 +72,7 @@ class RunResumer:
         self.graphs = GraphsOnStore(catalog, client, emit)
         self.served = ServedLanes(self.graphs, options.queues, others)
         self.orphans = OrphanFinder(store, self.served, options.lease)
+        self.admission = LimitAdmission(client, self.graphs)
         self.picker = RunPicker(options.concurrency, options.per_graph)
         self.skipped = SkippedRuns()
         self.stranded = StrandedRuns(client, self.served, self.picker, self.skipped, self._emit_for)
@@ -106,6 +109,7 @@ class RunResumer:
             self.release_claimed(missed)
             raise
         finally:
+            self.admission.release(missed)
             for head in picked:
                 if head.run_id in missed:
                     self.ended(head, None)
@@ -134,6 +138,7 @@ class RunResumer:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             thread.name = name
+            self.admission.release([head.run_id])
             self.ended(head, verdict)
 
     async def aresume(self, head: RunHead, executor: Executor | None) -> None:
@@ -157,7 +162,12 @@ class RunResumer:
         except BaseException as problem:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
-            self.ended(head, verdict)
+            try:
+                if self.admission.has_slots(head.run_id):
+                    release = partial(self.admission.release, [head.run_id])
+                    await asyncio.get_running_loop().run_in_executor(executor, release)
+            finally:
+                self.ended(head, verdict)
 
     def open_session(self, head: RunHead) -> Session | None:
         """Rebuild a run, and claim it unless `claim` has; None if that is impossible. What matters is logged."""
@@ -193,7 +203,7 @@ class RunResumer:
             return None
         session.on_child_graph = self._learn_graph
         # The turn of a suspect may have begun after this run was picked.
-        if not self._admit(session):
+        if not (self.admission.confirms(session) and self._admit(session)):
             session.close()
             return None
         return session

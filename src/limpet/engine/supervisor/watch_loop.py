@@ -54,6 +54,7 @@ class WatchLoop:
         self._changed = resumer.changed
         self._served = resumer.served
         self._stranded = resumer.stranded
+        self._admission = resumer.admission
         self._ready_runs = ReadyRuns(store, resumer.served)
         self._schedules = ScheduleFiring(store, catalog, options.fires_schedules)
         self._backlog: list[RunHead] = []
@@ -217,10 +218,13 @@ class WatchLoop:
         # Before the store is asked: the runs that they start are ready.
         if monotonic() >= min(self._next_look, self._schedules.wake_up):
             self._schedules.look(was_asked=not self._next_look)
+        may_have_room = monotonic() >= min(self._next_look, self._admission.wake_up)
+        if may_have_room:
+            self._admission.look()
         with self._changed.lock:
             room = self._picker.room
             now = monotonic()
-            if self._backlog and now < self._next_look:
+            if self._backlog and not may_have_room:
                 return self._backlog
             self._next_look = now + self._options.poll
             suspect = self._resumer.suspects.chosen
@@ -241,15 +245,32 @@ class WatchLoop:
         served = [head for head in orphans if self._served.serves(head.lane)]
         # Before the store is asked: what helps these runs makes others ready.
         self._stranded.help([head for head in orphans if head not in served])
-        found, self._store_has_more = self._ready_runs.find(limit)
+        found, self._store_has_more = self._ready_runs.find(limit, self._admission.is_open)
         return served + [head for head in found if head.run_id not in excluded]
 
     def pick(self, ready: list[RunHead]) -> list[RunHead]:
-        """The runs to resume now, which count as in progress at once; the others are the new backlog."""
+        """The runs to resume now, which have slots of their limits; the others are the new backlog."""
+        admitted: list[RunHead] = []
+        while picked := self._pick_next(ready):
+            found = self._admission.admit(picked)
+            admitted += found
+            if len(found) == len(picked):
+                break
+            # Others can have their room. Those whose limits are full wait until they are looked for again.
+            for head in picked:
+                if head not in found:
+                    self._resumer.ended(head, None)
+            ready = self._backlog
+        return admitted
+
+    def _pick_next(self, ready: list[RunHead]) -> list[RunHead]:
+        """The runs to resume next, which count as in progress at once; the others are the new backlog."""
         with self._changed.lock:
             if self._resumer.stopping:
                 return []
-            others = self._resumer.suspects.others(ready)
+            others = [
+                each for each in self._resumer.suspects.others(ready) if self._admission.is_open(each.lane)
+            ]
             suspect = self._resumer.suspects.choose(monotonic(), bool(others or self._picker.run_ids))
             if suspect is None:
                 picked = self._picker.pick(others)
@@ -304,7 +325,7 @@ class WatchLoop:
         With a `pause` the store is unavailable: wait that long, even if there is room.
         """
         with self._changed.lock:
-            end = min(self._next_look, self._schedules.wake_up)
+            end = min(self._next_look, self._schedules.wake_up, self._admission.wake_up)
             if pause is not None:
                 end = self._next_look = monotonic() + pause
             seconds = max(0.0, end - monotonic())
