@@ -226,19 +226,10 @@ class Worker:
         else:
             found = watch_loop.look()
             self.sim.check_urgency(self, found)
-        self.chosen += self.claim(watch_loop.pick(found or []))
+        self.chosen += watch_loop.pick(found or [])
         self.sim.check(len(self.supervisor.running) <= self.limit, "too many runs at once")
         while self.chosen and self.sim.dice.random() < 0.8:
             self.open(self.chosen.pop())
-
-    def claim(self, picked: list[RunHead]) -> list[RunHead]:
-        """Claim runs that were picked together, or leave it to when each is opened."""
-        if self.sim.dice.random() < 0.3:
-            return picked
-        try:
-            return self.supervisor.watch_loop.claim(picked)
-        except StoreUnavailable:
-            return []
 
     def orphans(self) -> list[RunHead] | None:
         """The runs of workers that have died; None if the store is unavailable."""
@@ -300,4 +291,3 @@ class Worker:
             drive.session.close()
         self.drives.clear()
         self.chosen.clear()
-        self.supervisor.resumer.release_claimed()

@@ -112,16 +112,6 @@ class Store(MemoryStore):
         self.sim.lose_answer()
         return lease
 
-    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
-        self.sim.reach()
-        before = {head.run_id: head for head in self.sim.heads()}
-        leases = super().claim_ready(wanted, holder, ttl)
-        for lease in leases:
-            if lease is not None:
-                self.sim.claimed(before[lease.run_id], lease)
-        self.sim.lose_answer()
-        return leases
-
     def head(self, run_id: str) -> RunHead:
         self.sim.reach()
         return super().head(run_id)

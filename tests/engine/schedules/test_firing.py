@@ -122,7 +122,7 @@ def test_no_worker_executes_a_run_before_its_time_is_decided(memory: MemoryStore
     assert (info.fired, info.skipped) == (1, 0)
 
 
-WRITES = ("create", "put_document", "claim_ready", "append", "release")
+WRITES = ("create", "put_document", "claim", "append", "release")
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue", "allow", "cancel_old"])

@@ -14,7 +14,7 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from limpet.defaults import MAX_RUNS_AT_ONCE
-from limpet.engine.leases.change_waiter import ChangeWaiter
+from limpet.engine.leases.lease_client import ChangeWaiter
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session, log

@@ -16,15 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from limpet.engine.leases.held_lease import HeldLease, renewals
 from limpet.engine.leases.inbox_checks import CHECK_INTERVAL
 from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait, limits_of
-from limpet.engine.loop.driver_commands import (
-    AcquireSlots,
-    AdmitRun,
-    Cancelled,
-    Command,
-    Failed,
-    ReleaseSlots,
-    Waiting,
-)
+from limpet.engine.loop.driver_commands import AcquireSlots, Cancelled, Command, Failed, ReleaseSlots, Waiting
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.errors import LimpetError, StoreError, StoreUnavailable
 from limpet.journal.waits import SLOT, PostWait, ticket_of
@@ -43,19 +35,12 @@ class NodeSlots:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._limits: LimitClient = limits_of(session.compiled.need_client("limits"))
-        self._held: dict[NodeContext | None, SlotRequest] = {}
-        """What is held, by call; None stands for the run as a whole."""
-        # The rate of a limit counts a run once, when it is first executed.
-        self._counts = session.progress.is_queued or (
-            session.held is not None and session.held.lease.fence == 1
-        )
+        self._held: dict[NodeContext, SlotRequest] = {}
 
-    def carry_out(self, command: Command) -> Any:
+    def carry_out(self, command: Command) -> list[Any] | None:
         """Do what the loop asks, and return its answer."""
         if type(command) is AcquireSlots:
             return self.acquire(command.tasks)
-        if type(command) is AdmitRun:
-            return self.admit() if command.wanted else self._dismiss()
         assert type(command) is ReleaseSlots
         self.release(command.tasks)
         return None
@@ -65,9 +50,7 @@ class NodeSlots:
         session = self._session
         if session.stop.asked or session.held is None:
             return [Cancelled() for _ in tasks]
-        requests: dict[NodeContext | None, SlotRequest] = {
-            task: _request(session.held, task) for task in tasks
-        }
+        requests = {task: _request(session.held, task) for task in tasks}
         # Before they are asked for: if this is interrupted, it isn't known which of them were granted.
         self._held.update(requests)
         try:
@@ -87,42 +70,11 @@ class NodeSlots:
             LineService.of(self._limits).serve(session.held)
         return outcomes
 
-    def admit(self) -> bool | Failed:
-        """Whether the run has slots of its own limits now. A `Failed`, if that can't be known."""
-        session = self._session
-        if session.held is None:
-            return True  # it is about to stop
-        names = tuple(limit.name for limit in session.compiled.limits)
-        request = SlotRequest(session.held.lease, "", names, counts=self._counts)
-        self._held[None] = request
-        try:
-            self._limits.check_store()
-            self._limits.declare(session.compiled.limits)
-            is_admitted = self._limits.acquire([request], stands_in_line=False) == [None]
-        except LimpetError as problem:
-            if isinstance(problem, StoreUnavailable) and session.compiled.on_save_error == "wait":
-                return False
-            return Failed(problem, again=False)
-        service = LineService.of(self._limits)
-        if is_admitted:
-            self._counts = False
-            service.admitted(session.held)
-        else:
-            del self._held[None]
-            service.refused(session.held)
-        return is_admitted
-
-    def _dismiss(self) -> None:
-        self.release([None])
-
-    def release(self, tasks: Sequence[NodeContext | None]) -> None:
+    def release(self, tasks: Sequence[NodeContext]) -> None:
         """These calls have ended. If the store can't be reached, their slots are released later."""
-        has_run_slots = None in tasks and None in self._held
         requests = [self._held.pop(task) for task in tasks if task in self._held]
         if requests:
             self._limits.release(requests)
-        if has_run_slots:
-            LineService.of(self._limits).wake_next()
 
     def close(self) -> None:
         """The run is no longer driven here: release what is left."""
@@ -157,16 +109,12 @@ class LineService:
     """Serves the lines of limits for as long as runs of this process wait in them: see `Renewals`.
 
     Supervisors do so for the runs that they resume. But a run that a caller executes may have no supervisor at all.
-    It also knows the runs here that wait for slots of their own, and wakes them one by one as slots are released.
     """
 
     def __init__(self, limits: LimitClient) -> None:
         self._limits = limits
         self._waiting: WeakSet[HeldLease] = WeakSet()
-        self._refused: dict[HeldLease, None] = {}
-        """The runs that wait for slots of their own, in order."""
         self._lock = Lock()
-        self._looking = Lock()
         self.interval = SHORTEST_LOOK
         """Seconds until the next look."""
 
@@ -181,35 +129,15 @@ class LineService:
         self._waiting.add(held)
         renewals.watch(self)
 
-    def refused(self, held: HeldLease) -> None:
-        """A run waits for slots of its own. It asks again by itself, but may be woken before."""
-        with self._lock:
-            self._refused.setdefault(held)
-
-    def admitted(self, held: HeldLease) -> None:
-        """A run has its slots."""
-        with self._lock:
-            self._refused.pop(held, None)
-
-    def wake_next(self) -> None:
-        """A run has released its slots: have the first that waits ask."""
-        with self._lock:
-            gone = [held for held in self._refused if held.lost or not held.is_in_use]
-            for held in gone:
-                del self._refused[held]
-            first = next(iter(self._refused), None)
-        if first is not None:
-            first.stop.notice_posts()
-
     def has_leases(self) -> bool:
         """Whether a run that has waited in a line is under way."""
         return any(held.is_in_use and not held.lost for held in list(self._waiting))
 
     def do_regularly(self) -> None:
         """Look, unless the last look still waits for the store. If it fails, the next one will do."""
-        if self._looking.locked():
+        if self._lock.locked():
             return
-        with self._looking, suppress(StoreError):
+        with self._lock, suppress(StoreError):
             due = self._limits.serve_lines()
             until = LONGEST_LOOK if due is None else due - self._limits.now()
             self.interval = min(max(until, SHORTEST_LOOK), LONGEST_LOOK)

@@ -172,12 +172,6 @@ class LimitClient:
                 next_looks.append(due)
         return min(next_looks, default=None)
 
-    def has_room_at(self, name: str) -> float | None:
-        """When a limit has room again, by the store's clock; None if that depends on the holders of its slots."""
-        with suppress(StoreError):
-            return self._limit(name).has_room_at()
-        return None
-
     def edit(self, name: str, change: Callable[[LimitDocument], LimitDocument]) -> None:
         """Change what is stored of a limit, and serve its line by the new values. Raises `StoreError`."""
         self._limit(name).edit(change)

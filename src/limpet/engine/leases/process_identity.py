@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
-from limpet.errors import Conflict
 from limpet.stores.lease_clock import boot_id
 
 _SEPARATOR = "|"
@@ -58,14 +57,6 @@ def place_of(holder: str) -> tuple[str, int]:
 
 
 @lru_cache(maxsize=1)
-def with_holder_described(conflict: Conflict) -> Conflict:
-    """The same conflict, with its holder described in words."""
-    if not conflict.holder:
-        return conflict
-    reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
-    return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
-
-
 def _name(pid: int) -> str:
     """Cached by process id, so that a forked child gets a name of its own."""
     return _SEPARATOR.join([*_place(), str(pid), _start_time(pid) or "", _COPY])

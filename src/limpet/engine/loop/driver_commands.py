@@ -111,15 +111,6 @@ class ReleaseSlots(NamedTuple):
     tasks: Sequence[NodeContext]
 
 
-class AdmitRun(NamedTuple):
-    """Get slots of the limits that the run as a whole has. The answer is whether it has them; or a `Failed`.
-
-    If they aren't `wanted`, release them: the run waits for something else.
-    """
-
-    wanted: bool = True
-
-
 class Report(NamedTuple):
     """An event for the caller that iterates the run."""
 
@@ -134,5 +125,5 @@ class Verdict(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-Command = NodeContext | Commit | Wait | Report | Begin | Gather | AcquireSlots | ReleaseSlots | AdmitRun
+Command = NodeContext | Commit | Wait | Report | Begin | Gather | AcquireSlots | ReleaseSlots
 Ending = Generator[Command, Any, Verdict]

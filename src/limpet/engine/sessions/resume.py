@@ -21,7 +21,6 @@ from time import time
 from typing import Any, NamedTuple
 
 from limpet.durations import patience_of
-from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop import run_lifecycle
@@ -81,24 +80,24 @@ def resume(
     max_sleep: float | None = None,
     limits: CrashLimits | None = None,
     known: RunHead | None = None,
-    lease: HeldLease | None = None,
 ) -> Session:
     """Open a stored run at its position. The answers, update and config in `given` are durable when this returns.
 
     `wait` is how many seconds to wait for another holder, `point` where the caller believes the run to be,
     `max_sleep` how long the run may sleep here, `limits` how a supervisor treats runs whose process crashed,
-    `known` the run's head if the caller has just read it, `lease` its lease if the caller has claimed it. Raises
-    `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question
-    that stays open, `RunCancelled` for an answer to a cancelled run, `DeadlinePassed` for one that has ended and
-    needs a new deadline, `DamagedRecord`, `UsageError`, `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
+    `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
+    `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `RunCancelled` for an answer to a
+    cancelled run, `DeadlinePassed` for one that has ended and needs a new deadline, `DamagedRecord`, `UsageError`,
+    `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
     """
     client = compiled.need_client("resume")
-    patience = None if wait is None else patience_of(wait, "wait")
+    if wait is not None:
+        wait = patience_of(wait, "wait")
     if known is None:
         # Before the claim, so that looking at a complete run, which is common, doesn't write to the store.
         known = compiled.own_run(run_id, "resume")
         refuse_completed(known)
-    with client.holding(run_id, patience, known, lease) as held:
+    with client.holding(run_id, wait, known) as held:
         tail = held.read()
         if given.is_start and (tail.head.status, tail.head.sequence) != (known.status, known.sequence):
             raise Conflict(run_id, "it has changed since it was looked at")
@@ -152,8 +151,7 @@ def resume_checkpoint(
         except RunPaused:
             # It waits for an answer and got none: what it asks is reported once more.
             return stored_stop(compiled, run_id, stream)
-    checkpointer = None if is_file else compiled.checkpointer
-    progress = load_checkpoint(checkpointer, os.fspath(reference), compiled.plan)
+    progress = _load(compiled, reference, is_file)
     check_fits(compiled.plan, progress, os.fspath(reference))
     if compiled.client is None:
         from limpet.stores.memory import MemoryStore
@@ -214,8 +212,6 @@ def _reopen(
     limits: CrashLimits | None,
 ) -> _Reopened:
     """Rebuild a run's progress, check that it can be resumed from there, and count the crashes of its holders."""
-    if tail.head.fence != held.fence:  # the lease has expired since it was claimed
-        raise Conflict(tail.head.run_id, "another process has claimed it since", tail.head.holder)
     # The head was read before the claim: since then another process may have resumed the run, even to its end.
     refuse_completed(tail.head)
     if given.timed:
@@ -441,3 +437,12 @@ def note_update(
     for path, branch in list(progress.branches_under_way()):
         delta = merge_update(*update_for_branch(plan, progress, path, update), branch)
         writer.add_record_at(progress, path, at, move_record(branch, {}, at, delta))
+
+
+def _load(compiled: CompiledGraph, reference: str | os.PathLike[str], is_file: bool) -> Progress:
+    from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+    checkpointer = compiled.checkpointer
+    if checkpointer is None or is_file:
+        checkpointer = CheckpointFiles()
+    return load_checkpoint(checkpointer, os.fspath(reference), compiled.plan)

@@ -21,8 +21,7 @@ from limpet.engine.leases.held_lease import (
     StopRequest,
     renewals,
 )
-from limpet.engine.leases.lease_client import HeldRun
-from limpet.engine.leases.process_identity import with_holder_described
+from limpet.engine.leases.lease_client import HeldRun, with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -364,7 +363,6 @@ class Session:
             is_overdue=lambda: self.stop.is_overdue,
             waits_for_children=lambda: self.children is not None and self.children.executor is not None,
             waits_for_slots=not self.is_supervised,
-            needs_admission=bool(compiled.limits) and not self.is_supervised,
             executes_children=lambda: self.children is not None and self.children.is_executing,
             has_posts=self.stop.take_notice,
         )

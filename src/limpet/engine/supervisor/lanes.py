@@ -8,7 +8,7 @@ needs no order, and no run waits for a version that is gone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from threading import Lock
 from time import monotonic
 from typing import NamedTuple
@@ -141,12 +141,9 @@ class ReadyRuns:
         self._last_asked: dict[str, int] = {}
         """In which look each graph was last asked for apart."""
 
-    def find(self, limit: int, is_open: Callable[[Lane], bool] = lambda lane: True) -> Found:
-        """The most urgent ones, at most `limit` of all graphs together; if there are more, as many of each graph.
-
-        Lanes that aren't open are left out.
-        """
-        lanes = [lane for lane in self._served.among(self._store.lanes()) if is_open(lane)]
+    def find(self, limit: int) -> Found:
+        """The most urgent ones, at most `limit` of all graphs together; if there are more, as many of each graph."""
+        lanes = self._served.among(self._store.lanes())
         if not lanes:
             return Found([], False)
         found = self._store.ready(lanes, limit)

@@ -52,8 +52,7 @@ class RunPicker:
 
     def room_for(self, graph: str) -> int:
         """How many more runs of one graph may be in progress."""
-        # As a list, which is made at once: another thread may end a run meanwhile.
-        in_progress = list(self._graph_of_run.values()).count(graph)
+        in_progress = sum(each == graph for each in self._graph_of_run.values())
         return min(self.room, self._limit_of(graph) - in_progress)
 
     def started(self, run_id: str, graph: str) -> None:

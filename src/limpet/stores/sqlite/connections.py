@@ -333,12 +333,8 @@ class Connections:
 class Connection(sqlite3.Connection):
     """A connection that is closed when it is dropped, as after an interrupt. Of others, Python 3.13 warns."""
 
-    _never_opened = suppress(
-        sqlite3.Error
-    )  # not a name of the module, which may be gone before the connection is
-
     def __del__(self) -> None:
-        with self._never_opened:
+        with suppress(sqlite3.Error):  # it was never opened
             self.close()
 
 

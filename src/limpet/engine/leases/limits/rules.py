@@ -241,18 +241,10 @@ def next_due(document: LimitDocument, now: float, grace: float, interval: float)
         return None
     found = [now + interval]
     found += [slot.since + grace for slot in document.slots if slot.state == RESERVED]
-    has_room = rate_has_room_at(document, now)
-    if has_room is not None:
-        found.append(has_room)
+    values = document.values
+    if values.rate is not None and document.window and room(document, now) < 1 <= room(document, now, False):
+        found.append(document.window[0][0] + values.rate.seconds)
     return min(found)
-
-
-def rate_has_room_at(document: LimitDocument, now: float) -> float | None:
-    """When a limit has room again that is full by its rate alone; None if it isn't."""
-    rate = document.values.rate
-    if rate is None or not document.window or not room(document, now) < 1 <= room(document, now, False):
-        return None
-    return document.window[0][0] + rate.seconds
 
 
 def _grant(document: LimitDocument, ask: Ask, now: float) -> LimitDocument:

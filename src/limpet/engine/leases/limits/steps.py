@@ -23,7 +23,13 @@ from time import sleep
 from typing import Final
 
 from limpet.engine.leases.limits import rules
-from limpet.engine.leases.limits.document import RESERVED, LimitDocument, LineEntry, new_ticket, ticket_number
+from limpet.engine.leases.limits.document import (
+    RESERVED,
+    LimitDocument,
+    LineEntry,
+    new_ticket,
+    ticket_number,
+)
 from limpet.engine.leases.limits.rules import Ask
 from limpet.engine.leases.limits.stored_limit import Evidence, StoredLimit
 from limpet.errors import StoreError, StoreUnavailable
@@ -182,12 +188,6 @@ class LimitSteps:
             if rules.room(rules.normalised(self._document(), now), now) >= 1:
                 self._change([], checks=True)
             return rules.slot_of(self._document(), run_id, call) is not None
-
-    def has_room_at(self) -> float | None:
-        """When the limit has room again, if it is full by its rate alone. Raises `StoreError`."""
-        with self._lock:
-            now = self._now()
-            return rules.rate_has_room_at(rules.normalised(self._document(), now), now)
 
     def _document(self) -> LimitDocument:
         """The document as this process knows it."""
