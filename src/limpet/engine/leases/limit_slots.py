@@ -16,16 +16,14 @@ The folder `limits` has what is stored, the rules, and how this process changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple
 from uuid import uuid4
 
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
-from limpet.engine.leases.limits import rules
 from limpet.engine.leases.limits.document import (
     LimitDocument,
     Values,
@@ -152,31 +150,6 @@ class LimitClient:
             with suppress(StoreError):  # they are owed now
                 self._limit(name).carry_out(steps)
         nudge_supervisors(self._client.store)
-
-    def leave_line(self, limit: str, ticket: str) -> None:
-        """A call doesn't need a slot any more: it leaves the line. If the store fails, its turn passes on in time."""
-        stored = StoredLimit(self._client, limit)
-        with suppress(StoreError):
-            entry = stored.entry(ticket)
-            if entry is not None:
-                stored.leave(entry)
-
-    def leave_other_lines(self, run_id: str, names: Iterable[str], tickets: Collection[str]) -> None:
-        """Have the calls of a run leave the lines of these limits, but for those with these tickets.
-
-        A process that crashed may have left calls in line without storing it with the run. No call would answer when
-        it is their turn, and their slots would pass on only after the length of a lease. Raises `StoreError`.
-        """
-        for name in names:
-            stored = StoredLimit(self._client, name)
-            strays = [
-                each for each in stored.waiting() if each.run_id == run_id and each.ticket not in tickets
-            ]
-            for entry in strays:
-                stored.leave(entry)
-            if strays:
-                gone = [entry.ticket for entry in strays]
-                self._limit(name).edit(partial(rules.without_reservations, tickets=gone))
 
     def serve_lines(self) -> float | None:
         """Hand free slots to those in line, wherever a limit is due; return when to look again, by the store's clock.

@@ -195,12 +195,6 @@ def remove(document: LimitDocument, dead: Collection[Slot]) -> LimitDocument:
     return _without(document, dead) if dead else document
 
 
-def without_reservations(document: LimitDocument, tickets: Collection[str]) -> LimitDocument:
-    """Take out what is reserved for these tickets: their calls have left the line."""
-    reserved = [each for each in document.slots if each.state == RESERVED and each.mark in tickets]
-    return _without(document, reserved)
-
-
 def renew(document: LimitDocument, slots: Collection[Slot], now: float) -> LimitDocument:
     """Have reservations begin now."""
     if not slots:
