@@ -20,6 +20,8 @@ TIMES_LIST_INTERVAL: Final = 60.0
 
 MAX_LOGGED: Final = 1000
 """How many problems are remembered as logged."""
+LOOKS_WITHOUT_SCHEDULES: Final = 3
+"""In a store without schedules, only every so many looks ask for one that another process has added."""
 
 
 class ScheduleFiring:
@@ -33,6 +35,8 @@ class ScheduleFiring:
         self._upcoming: dict[str, float] = {}
         """When schedules are due that aren't yet, by `monotonic`, as far as that is known."""
         self._next_list = 0.0
+        self._has_schedules = False
+        self._looks = 0
         self._logged: set[tuple[str, str]] = set()
 
     @property
@@ -51,10 +55,17 @@ class ScheduleFiring:
         if was_asked or now >= self._next_list:
             self._next_list = now + TIMES_LIST_INTERVAL
             self._upcoming = {}
-            for document in self._store.list_documents(SCHEDULES):
+            self._looks = 0
+            documents = self._store.list_documents(SCHEDULES)
+            self._has_schedules = bool(documents)
+            for document in documents:
                 self._note_due(document.name.removeprefix(SCHEDULES), document.due)
         self._upcoming = {name: due for name, due in list(self._upcoming.items()) if due > now}
+        self._looks += 1
+        if not self._has_schedules and self._looks % LOOKS_WITHOUT_SCHEDULES:
+            return
         for document in self._store.list_documents(SCHEDULES, due=True):
+            self._has_schedules = True
             self._fire(document)
 
     def _fire(self, document: Document) -> None:
