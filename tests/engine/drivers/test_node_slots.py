@@ -541,6 +541,7 @@ def test_limits_are_policy_and_not_part_of_the_fingerprint() -> None:
         (lambda: single(returns, limits=[1]), "limit"),
         (lambda: Workflow().add_task("a", returns, limits=ONE), "a list"),
         (lambda: single(returns, limits=[ONE]).compile().execute({}), "need a store"),
+        (lambda: single(returns).compile(store=MemoryStore(), limits=[ONE]), "no worker holds to limits yet"),
         (lambda: single(returns).compile(limits=[ONE]).execute({}), "need a store"),
         (lambda: single(returns, limits=[ONE]).compile(checkpointer=MemoryCheckpointer()), "need a store"),
         (lambda: Workflow("w").add_task("a", returns, limits=[ONE]).execute({}), "need a store"),

@@ -21,7 +21,7 @@ TIMES_LIST_INTERVAL: Final = 60.0
 MAX_LOGGED: Final = 1000
 """How many problems are remembered as logged."""
 LOOKS_WITHOUT_SCHEDULES: Final = 3
-"""In a store without schedules, only every so many looks ask for one that another process has added."""
+"""In a store without schedules, one look of this many asks whether another process has added one."""
 
 
 class ScheduleFiring:
