@@ -4,11 +4,11 @@
 # make docs   the documentation as a site, in build/site
 #
 # Each makes its own environment in .venv and needs only Python 3.11 or newer and a package registry.
-# PYTHON=… chooses the interpreter, VENV=… another place, JOBS=… the number of test processes (by default one more than
-# two cores need, as many tests wait for a lease to expire or for another process).
+# PYTHON=… chooses the interpreter, VENV=… another place, JOBS=… the number of test processes (by default two for each of
+# two cores, as many tests wait for a lease to expire or for another process).
 
 VENV ?= .venv
-JOBS ?= 3
+JOBS ?= 4
 CODE := src tests tools $(wildcard benchmarks examples)
 BIN := $(VENV)/bin
 PY := $(BIN)/python

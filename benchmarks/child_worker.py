@@ -24,7 +24,7 @@ def main(url: str, nodes: str, concurrency: str) -> None:
     with supervisor:
         sys.stdin.readline()
         seconds = process_time() - began
-    print(json.dumps({"runs": len(supervisor.resumer.resumed_run_ids), "seconds": seconds}), flush=True)
+    print(json.dumps({"runs": supervisor.resumer.resumed, "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":

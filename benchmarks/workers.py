@@ -2,6 +2,9 @@
 
 Each line is an empty store, in which a process queues the runs, one after the other and in threads, and from which
 this many worker processes then execute them. The processor time is that of the workers, and that of the server.
+
+With `--seconds`, all numbers of workers share a store: each line is about what the workers executed in that time,
+while as many runs as `--runs` says waited at its beginning.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter, sleep
@@ -64,28 +67,49 @@ def main() -> None:
     lines = []
     for name, place in places(options.stores):
         for nodes in options.nodes:
-            for workers in options.workers:
-                with place() as empty:
-                    line = measured(name, empty, nodes, workers, options)
+            for line in _lines(name, place, nodes, options):
                 lines.append(line)
                 print(_text(line), flush=True)
     if options.json:
         Path(options.json).write_text(json.dumps([asdict(line) for line in lines], indent=1))
 
 
-def measured(name: str, place: Place, nodes: int, workers: int, options: argparse.Namespace) -> Line:
-    """Queue runs, and have this many workers execute them."""
+def _lines(
+    name: str, place: Callable[[], AbstractContextManager[Place]], nodes: int, options: argparse.Namespace
+) -> Iterator[Line]:
+    if options.seconds is None:
+        for workers in options.workers:
+            with place() as empty:
+                yield measured(name, empty, nodes, workers, options, range(options.runs))
+        return
+    with place() as shared:
+        queued = 0
+        left = 0
+        for workers in options.workers:
+            new = range(queued, queued + options.runs - left)
+            line = measured(name, shared, nodes, workers, options, new)
+            queued = new.stop
+            left = options.runs - sum(line.shares)
+            yield line
+
+
+def measured(
+    name: str, place: Place, nodes: int, workers: int, options: argparse.Namespace, new: range
+) -> Line:
+    """Queue runs with these numbers, and have this many workers execute what is queued."""
     store = open_store(place.url)
     graph = chain(nodes, store)
-    half = options.runs // 2
-    one_by_one = _queue(graph, range(half), threads=1)
-    in_threads = _queue(graph, range(half, options.runs), threads=STARTERS)
+    half = len(new) // 2
+    one_by_one = _queue(graph, new[:half], threads=1)
+    in_threads = _queue(graph, new[half:], threads=STARTERS)
     with _worker_processes(place.url, nodes, workers, options.concurrency) as children:
         server_before = place.server_seconds()
         began = perf_counter()
         for child in children:
             _say(child, "go")
-        while _is_unfinished(store):
+        if options.seconds is not None:
+            sleep(options.seconds)
+        while options.seconds is None and _is_unfinished(store):
             sleep(LOOK_INTERVAL)
         took = perf_counter() - began
         server_seconds = place.server_seconds() - server_before
@@ -93,16 +117,17 @@ def measured(name: str, place: Place, nodes: int, workers: int, options: argpars
             _say(child, "stop")
         reports = [json.loads(_line_of(child)) for child in children]
     store.close()
+    executed = sum(report["runs"] for report in reports)
     return Line(
         store=name,
         nodes=nodes,
         runs=options.runs,
         workers=workers,
         started_per_second=half / one_by_one,
-        started_in_threads_per_second=(options.runs - half) / in_threads,
-        executed_per_second=options.runs / took,
-        worker_ms_per_run=sum(report["seconds"] for report in reports) / options.runs * 1e3,
-        server_ms_per_run=server_seconds / options.runs * 1e3,
+        started_in_threads_per_second=(len(new) - half) / in_threads,
+        executed_per_second=executed / took,
+        worker_ms_per_run=sum(report["seconds"] for report in reports) / executed * 1e3,
+        server_ms_per_run=server_seconds / executed * 1e3,
         shares=tuple(report["runs"] for report in reports),
     )
 
@@ -179,6 +204,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--stores", type=_stores, default=list(STORES), help=", ".join(STORES))
     parser.add_argument(
         "--concurrency", type=int, default=MAX_RUNS_AT_ONCE, help="runs at once of each worker"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="for how long workers execute runs; by default all runs"
     )
     parser.add_argument("--json", help="a file for the same in JSON")
     return parser.parse_args()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,11 +20,15 @@ from limpet import (
     ScheduleNotFound,
     Schedules,
     StateGraph,
+    StoreError,
     StoreUnavailable,
     UnstorableValue,
     UsageError,
     secret,
 )
+from limpet.engine.schedules.prepared_runs import prepare
+from limpet.engine.sessions.start import StartRequest
+from limpet.journal.encoding.codec import encode
 from limpet.testing import FakeClock
 from support.schedules import counting_graph, run_ids, worker
 
@@ -94,6 +100,28 @@ def test_adding_again_changes_nothing_and_other_values_need_replace(
     assert (changed.input, changed.overlap, changed.next_time) == ({"x": 2}, "allow", first.next_time)
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_schedule_that_has_ended_is_added_again_as_before(
+    memory: MemoryStore, clock: FakeClock, graph: StateGraph, replace: bool
+) -> None:
+    """H17: a program that starts after the end doesn't fail. New times that are all over are refused still."""
+    schedules = Schedules(memory)
+    ends = BEGIN + timedelta(hours=1)
+    schedules.add("sums", graph, every="10m", ends=ends)
+    clock.skip(hours=1, minutes=1)
+    worker(memory, graph).look()
+    ended = schedules.get("sums")
+    assert ended.status == "ended"
+    assert schedules.add("sums", graph, every="10m", ends=ends, replace=replace).status == "ended"
+    assert schedules.get("sums") == ended
+    changed = schedules.add("sums", graph, every="10m", ends=ends, input={"x": 1}, replace=True)
+    assert (changed.status, changed.input) == ("ended", {"x": 1})
+    with pytest.raises(UsageError, match="has no time left: its end is in the past"):
+        schedules.add("sums", graph, every="7m", ends=ends, replace=True)
+    with pytest.raises(UsageError, match="has no time left: its end is in the past"):
+        schedules.add("other", graph, every="10m", ends=ends, replace=True)
+
+
 def test_a_schedule_that_is_replaced_keeps_its_pause_and_its_place(
     memory: MemoryStore, clock: FakeClock, graph: StateGraph
 ) -> None:
@@ -129,7 +157,10 @@ def test_what_cannot_be_scheduled_is_refused_at_once(memory: MemoryStore, graph:
         ({"cron": "0 0 * * *", "timezone": "Europe/Berlinn"}, "did you mean 'Europe/Berlin'"),
         ({"cron": "0 0 * * *", "timezone": "../etc"}, "no time zone"),
         ({"cron": "0 0 * * *", "timezone": None}, "no time zone None"),
-        ({"cron": "0 0 * * *", "ends": BEGIN}, "has no time"),
+        ({"cron": "0 0 * * *", "ends": BEGIN}, "has no time left: its end is in the past"),
+        ({"every": "1h", "ends": BEGIN - timedelta(days=1)}, "has no time left: its end is in the past"),
+        ({"every": "1h", "ends": "30m"}, "has no time before its end"),
+        ({"every": "1h", "paused": "no"}, "paused is True or False, not 'no'"),
         ({"every": "15 minutes"}, "every is how long"),
         ({"every": 0.5}, "whole number of seconds"),
         ({"every": -1}, "above 0"),
@@ -190,9 +221,11 @@ def test_a_pause_leaves_out_its_times(memory: MemoryStore, clock: FakeClock, gra
     schedules.add("sums", graph, every="10m", catch_up="all", paused=True)
     clock.skip(minutes=35)
     worker(memory, graph).look()
-    assert schedules.get("sums").status == "paused"
+    shown = schedules.get("sums")
+    assert shown.status == "paused"
     schedules.resume("sums")
     schedules.resume("sums")
+    assert schedules.get("sums").next_time == shown.next_time == BEGIN + timedelta(minutes=40)
     worker(memory, graph).look()
     assert run_ids(memory) == []
     clock.skip(minutes=5)
@@ -256,6 +289,59 @@ def test_a_deleted_schedule_fires_no_more(memory: MemoryStore, clock: FakeClock,
             call("nightli")
     with pytest.raises(LookupError):
         schedules.next_times("sums")
+
+
+def _newer(body: bytes) -> bytes:
+    return encode({"format": 2})
+
+
+def _damaged(body: bytes) -> bytes:
+    return b"\xc1"
+
+
+def _elsewhere(body: bytes) -> bytes:
+    """In a time zone that this system doesn't know."""
+    return body.replace(b"Asia/Kathmandu", b"Asia/Kathmanda")
+
+
+@pytest.mark.parametrize("change", [_newer, _damaged, _elsewhere])
+def test_a_schedule_that_cannot_be_read_is_left_out_of_the_list_and_can_be_deleted(
+    memory: MemoryStore, graph: StateGraph, caplog: pytest.LogCaptureFixture, change: Callable[[bytes], bytes]
+) -> None:
+    """H17: the others are listed. The log says once what is missing, and a call that needs it raises."""
+    schedules = Schedules(memory)
+    schedules.add("broken", graph, every="10m", timezone="Asia/Kathmandu")
+    schedules.add("sums", graph, every="10m")
+    found = memory.get_document("schedule/broken")
+    assert found is not None
+    memory.put_document(found.name, change(found.body), found.version)
+    with caplog.at_level(logging.WARNING, "limpet.schedules"):
+        for _ in range(2):
+            assert [info.name for info in schedules.list()] == ["sums"]
+    (logged,) = (record.getMessage() for record in caplog.records)
+    assert logged.startswith("schedule broken is left out of the list: ")
+    with pytest.raises((StoreError, LookupError)):
+        schedules.get("broken")
+    schedules.delete("broken")
+    with pytest.raises(ScheduleNotFound):
+        schedules.delete("broken")
+    assert [info.name for info in schedules.list()] == ["sums"]
+
+
+def test_a_run_that_an_unreadable_schedule_was_about_to_start_is_settled_once_that_is_deleted(
+    memory: MemoryStore, clock: FakeClock, graph: StateGraph
+) -> None:
+    """H17: a worker crashed when it had prepared the run, so the time isn't decided."""
+    schedules = Schedules(memory)
+    schedules.add("sums", graph, every="10m")
+    prepare(graph.compiled(), StartRequest({}, None, "sums:20261115T0210Z", named=True), 0, "sums")
+    found = memory.get_document("schedule/sums")
+    assert found is not None
+    memory.put_document(found.name, b"\xc1", found.version)
+    schedules.delete("sums")
+    clock.skip(minutes=2)
+    worker(memory, graph).look()
+    assert run_ids(memory) == []
 
 
 def test_a_look_creates_no_store(tmp_path: Path) -> None:

@@ -207,14 +207,6 @@ class CompileOptions(NamedTuple):
         # Without a store, it may still get one: a worker has its own. If not, its runs are refused.
         if store is not None and (self._uses_checkpointer or not _keeps_limits(store)):
             refuse_limits(plan)
-        if limits and store is not None:
-            # Taken for granted, a limit that nothing carries out would do harm.
-            raise DefinitionError(
-                f"the limit {limits[0].name!r} is for whole runs, which no worker holds to limits yet: name it at "
-                "the nodes, with add_node(limits=…)",
-                plan.name,
-                kind_of(plan),
-            )
         return limits
 
     def _plain_text_place(self, store: Store | None) -> str:

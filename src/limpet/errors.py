@@ -26,6 +26,7 @@ Operation = Literal[
     "export",
     "fork",
     "history",
+    "replace",
     "result",
     "resume",
     "retry",
@@ -36,7 +37,7 @@ Operation = Literal[
     "watch",
     "work",
 ]
-"""What can be done with a run, as far as errors advise it."""
+"""What can be done with a run or a schedule, as far as errors advise it."""
 
 Error = TypeVar("Error", bound="LimpetError")
 

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from itertools import islice
 from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.leases.limit_slots import LimitClient, limits_of
 from limpet.engine.leases.limits import rules
-from limpet.engine.leases.limits.document import RESERVED, LimitDocument, Values, read_limit
+from limpet.engine.leases.limits.awaited_limits import (
+    AwaitedLimit,
+    full_limits,
+    limits_of_run_in_line,
+    limits_of_waits,
+)
+from limpet.engine.leases.limits.document import (
+    LimitDocument,
+    LineEntry,
+    Slot,
+    Values,
+    lane_in,
+    lane_text,
+    read_limit,
+)
 from limpet.engine.leases.limits.stored_limit import StoredLimit
-from limpet.errors import LimitNotFound, UsageError
+from limpet.engine.operations.run_info import ABANDONED, RunInfo
+from limpet.engine.sessions.compiled_graph import CompiledGraph
+from limpet.errors import LimitNotFound, StoreError, UsageError
 from limpet.graphs.limits import Rate, checked_concurrency, checked_queues, checked_rate
 from limpet.graphs.names import LIMITS, checked_name
-from limpet.journal.store import Document
+from limpet.journal.store import Document, Lane
+from limpet.journal.writer import has_begun
 from limpet.stores.opening import open_store
 from limpet.threads.async_methods import async_version
 
@@ -25,20 +44,25 @@ class SlotHolder(NamedTuple):
     """What has a slot of a limit: a run, or a call in it, since a time by the store's clock.
 
     `state` is `held`; `claiming` while a worker claims the run; `reserved` for a call that was first in line, and is
-    about to take it; or `kept` by a call that stands in line for another limit.
+    about to take it; or `kept` by a call that stands in line for another limit. If it is reserved or kept for the
+    next queued run of a graph, whichever that is, `run_id` is "" and `graph` and `queue` say of which.
     """
 
     run_id: str
     call: str
     state: str
     since: float
+    graph: str = ""
+    queue: str = ""
 
 
 class SlotWaiter(NamedTuple):
-    """A call that stands in line for a slot."""
+    """What stands in line for a slot: a call, or the next queued run of a graph, as in `SlotHolder`."""
 
     run_id: str
     call: str
+    graph: str = ""
+    queue: str = ""
 
 
 class LimitInfo(NamedTuple):
@@ -69,6 +93,10 @@ class LimitInfo(NamedTuple):
 
 LimitList = list[LimitInfo]
 Waiters = list[SlotWaiter]
+Awaited = list[AwaitedLimit]
+Entries = list[LineEntry]
+Names = set[str]
+Documents = dict[str, LimitDocument]
 
 
 class Limits:
@@ -98,15 +126,37 @@ class Limits:
     aget = async_version(get)
 
     def waiting(self, name: str, limit: int | None = None) -> Waiters:
-        """The calls that stand in line for slots of a limit, first come first; at most `limit`.
+        """What stands in line for slots of a limit, first come first; at most `limit`.
 
         Raises `LimitNotFound` and `StoreError`.
         """
-        self._existing(name)
-        entries = StoredLimit(self._client, name).waiting(limit)
-        return [SlotWaiter(entry.run_id, entry.call) for entry in entries]
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise UsageError(f"limit must be a whole number of at least 0, not {limit!r}")
+        found = self._waiting(name, self._existing(name))
+        return [SlotWaiter(*_shown(entry)) for entry in islice(found, limit)]
 
     awaiting = async_version(waiting)
+
+    def held_up_by(self, run: RunInfo, graph: CompiledGraph | None = None) -> Awaited:
+        """The limits that hold a run up: its nodes stand in their lines, or they are full for the run as a whole.
+
+        A run as a whole waits for limits of its queue and of its graph. The latter are known by what
+        `graph.compiled()` gives; without it, only if a worker stands in their lines for such runs. Raises
+        `RunNotFound` and `StoreError`.
+        """
+        if run.waits:
+            return limits_of_waits(self._client, run.waits)
+        names = {*self._limits.limits_for_queue(run.queue)}
+        if graph is not None:
+            names |= {limit.name for limit in graph.limits}
+            names -= {limit.name for limit in graph.plan.limits}  # its nodes need slots of these, not the run
+        else:
+            names |= self._limits_awaited_in(Lane(run.queue, run.graph, run.plan))
+        if run.holder is not None and run.shown_status != ABANDONED:
+            return limits_of_run_in_line(self._client, run.run_id, names)
+        return full_limits(self._client, names, counts=not has_begun(self._client.head(run.run_id)))
+
+    aheld_up_by = async_version(held_up_by)
 
     def set(
         self,
@@ -178,8 +228,6 @@ class Limits:
         document = rules.normalised(document, now)
         values = document.values
         stored = StoredLimit(self._client, name)
-        waiting = stored.waiting() if document.has_line else []
-        reserved = {slot.mark for slot in document.slots if slot.state == RESERVED}
         return LimitInfo(
             name,
             values.concurrency,
@@ -188,12 +236,48 @@ class Limits:
             _given(document.declared),
             {each: _plain(getattr(document.changed, each)) for each in document.is_set},
             tuple(
-                SlotHolder(slot.run_id, slot.call, slot.state, slot.since)
+                SlotHolder(run_id, call, slot.state, slot.since, graph, queue)
                 for slot in stored.live(document, now)
+                for run_id, call, graph, queue in [_shown(slot)]
             ),
             rules.used_rate(document, now),
-            sum(entry.ticket not in reserved for entry in waiting),
+            len(self._waiting(name, document)),
         )
+
+    def _limits_awaited_in(self, lane: Lane) -> Names:
+        """The names of the limits in whose lines a worker stands for runs of this lane."""
+        text = lane_text(lane)
+        found: Names = set()
+        for name, document in self._readable().items():
+            entries = StoredLimit(self._client, name).waiting() if document.has_line else []
+            if any(entry.is_of_lane and entry.call == text for entry in entries):
+                found.add(name)
+        return found
+
+    def _readable(self) -> Documents:
+        """The limits that can be read, by name."""
+        found: Documents = {}
+        for name, document in _by_name(self._client.store.list_documents(LIMITS)).items():
+            with suppress(StoreError):
+                found[name] = read_limit(name, document.body)
+        return found
+
+    def _waiting(self, name: str, document: LimitDocument) -> Entries:
+        """What stands in line and has no slot yet, in order. A lane is there once, for all of its workers."""
+        if not document.has_line:
+            return []
+        places: dict[tuple[str, str], LineEntry] = {}
+        for entry in StoredLimit(self._client, name).waiting():
+            places.setdefault((entry.run_id, entry.call), entry)
+        return [entry for entry in places.values() if not rules.is_served(document, entry)]
+
+
+def _shown(each: Slot | LineEntry) -> tuple[str, str, str, str]:
+    """The run and the call, or the graph and the queue, that have a slot or stand in line."""
+    if each.run_id:
+        return each.run_id, each.call, "", ""
+    lane = lane_in(each.call)
+    return "", "", lane.graph, lane.queue
 
 
 def _by_name(documents: Iterable[Document]) -> dict[str, Document]:

@@ -340,7 +340,7 @@ class SessionSlot:
 
     def release(self, since: float) -> None:
         """Release the run if its lease is still held: the thread was interrupted while it opened or closed it."""
-        from limpet.engine.leases.lease_client import release_unused
+        from limpet.engine.leases.interrupted_calls import release_unused
 
         if self.session is not None:
             self.session.close()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from limpet.durations import Moment, Span
 from limpet.engine.leases.lease_client import LeaseClient, client_for, nudge_supervisors
+from limpet.engine.schedules.addition import Addition
+from limpet.engine.schedules.firing import with_first_time_settled
 from limpet.engine.schedules.prepared_runs import begin, discard
 from limpet.engine.schedules.schedule import (
     CATCH_UPS,
     OVERLAPS,
     CatchUp,
     Overlap,
-    Place,
     Schedule,
     ScheduledStart,
     SchedulePlan,
@@ -23,14 +25,15 @@ from limpet.engine.schedules.schedule import (
     write_schedule,
 )
 from limpet.engine.schedules.schedule_info import ScheduleInfo, schedule_info, with_run_statuses
-from limpet.engine.schedules.timetable import Timetable, local_time, make_timetable
+from limpet.engine.schedules.timetable import local_time, make_timetable
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import StartRequest, queued_progress, tag_names
 from limpet.engine.supervisor.catalog import Graph
-from limpet.errors import ScheduleNotFound, UnstorableValue, UsageError, did_you_mean
+from limpet.errors import ScheduleNotFound, StoreError, UnstorableValue, UsageError, did_you_mean
 from limpet.graphs.names import SCHEDULES, checked_name
 from limpet.graphs.secrets import hide_secret_path
-from limpet.journal.encoding.codec import decode, encode
+from limpet.journal.encoding.codec import encode
+from limpet.journal.store import Document
 from limpet.stores.absent import is_absent, path_of, refuse_absent
 from limpet.stores.opening import open_store
 from limpet.threads.async_methods import async_version
@@ -54,6 +57,8 @@ class Schedules:
     def __init__(self, store: Any) -> None:
         self._store = store
         self._opened: LeaseClient | None = None
+        self._left_out: set[str] = set()
+        """What was logged of schedules that can't be listed."""
 
     def add(
         self,
@@ -88,7 +93,7 @@ class Schedules:
 
         Adding a schedule again with the same values changes nothing. Other values need `replace=True`. A schedule
         that is replaced stays paused if it was. If its times stay the same, so does its place among them; otherwise
-        it continues with the first new time from now on.
+        it continues with the first new time from now on, or from a `starts` in the past on.
 
         Raises `UsageError` for what can't be used, such as an input that the graph refuses or a schedule of this
         name with other values, and `DefinitionError` if the store would keep secrets of the graph in plain text.
@@ -100,16 +105,16 @@ class Schedules:
         compiled = graph.compiled().on_store(client.store)
         checked_name("schedule", name)
         _check_policies(overlap, catch_up, priority)
-        now = client.now()
+        if type(paused) is not bool:
+            raise UsageError(f"paused is True or False, not {paused!r}")
+        now = client.store_time()
         plan = SchedulePlan(
             _checked_start(compiled, input, config, tag_names(tags), queue, priority),
             make_timetable(cron, every, timezone, starts, ends, now),
             overlap,
             catch_up,
         )
-        if plan.timetable.after(_begins_after(plan.timetable, now)) is None:
-            raise UsageError(f"schedule {name!r} has no time in the next 50 years")
-        added = self._put(_Addition(name, plan, paused, replace), client, now)
+        added = self._put(Addition(name, plan, paused, replace), client, now)
         nudge_supervisors(client.store)
         return schedule_info(added, now)
 
@@ -118,15 +123,26 @@ class Schedules:
     def get(self, name: str) -> ScheduleInfo:
         """What is known of a schedule, with the statuses of its newest runs. Raises `ScheduleNotFound`."""
         schedule, _ = self._find(name)
-        return with_run_statuses(self._client, schedule_info(schedule, self._client.now()))
+        return with_run_statuses(self._client, schedule_info(schedule, self._client.store_time()))
 
     aget = async_version(get)
 
     def list(self) -> ScheduleInfos:
-        """All schedules, by name."""
-        now = self._client.now()
-        documents = self._client.store.list_documents(SCHEDULES)
-        return [schedule_info(read_schedule(document), now) for document in documents]
+        """All schedules, by name.
+
+        One that can't be read here is left out, and the log says why: it is damaged, or a newer version wrote it.
+        """
+        now = self._client.store_time()
+        found: ScheduleInfos = []
+        for document in self._client.store.list_documents(SCHEDULES):
+            name = document.name.removeprefix(SCHEDULES)
+            try:
+                found.append(schedule_info(read_schedule(document), now))
+            except Exception as problem:  # what is damaged may be anything, and concerns no other schedule
+                self._log_once(
+                    f"schedule {name} is left out of the list: {type(problem).__name__}: {problem}"
+                )
+        return found
 
     alist = async_version(list)
 
@@ -139,7 +155,7 @@ class Schedules:
             raise UsageError(f"count must be a whole number from 0 to {MAX_TIMES}, not {count!r}")
         schedule, _ = self._find(name)
         timetable = schedule.plan.timetable
-        planned = timetable.after(self._client.now())
+        planned = timetable.after(self._client.store_time())
         times: Times = []
         while planned is not None and len(times) < count:
             times.append(local_time(planned, timetable.timezone))
@@ -149,25 +165,38 @@ class Schedules:
     anext_times = async_version(next_times)
 
     def pause(self, name: str) -> None:
-        """Fire a schedule no more until it is resumed. Runs that it has started go on. Raises `ScheduleNotFound`."""
-        self._change(name, lambda schedule: schedule.place._replace(is_paused=True))
+        """Fire a schedule no more until it is resumed. Runs that it has started go on. Raises `ScheduleNotFound`.
+
+        A time that a worker is about to fire at this moment may still be fired.
+        """
+
+        def paused(schedule: Schedule) -> Schedule:
+            if schedule.place.is_paused:
+                return schedule
+            settled = with_first_time_settled(self._client, schedule, self._client.store_time())
+            return settled._replace(place=settled.place._replace(is_paused=True))
+
+        self._change(name, paused)
 
     apause = async_version(pause, changes=True)
 
     def resume(self, name: str) -> None:
         """Fire a paused schedule again. The times during the pause are left out. Raises `ScheduleNotFound`."""
-        now = self._client.now()
+        now = self._client.store_time()
 
-        def resumed(schedule: Schedule) -> Place:
-            place = schedule.place
-            if not place.is_paused:
-                return place
-            following = place.next
+        def resumed(schedule: Schedule) -> Schedule:
+            if not schedule.place.is_paused:
+                return schedule
+            # A worker that was about to fire a time may have died just when the schedule was paused.
+            settled = with_first_time_settled(self._client, schedule, now)
+            following = settled.place.next
             if following is not None and following <= now:
-                following = schedule.plan.timetable.after(now)
-            return place._replace(is_paused=False, next=following)
+                following = settled.plan.timetable.after(now)
+            return settled._replace(place=settled.place._replace(is_paused=False, next=following))
 
-        self._change(name, resumed)
+        before, after = self._change(name, resumed)
+        # A worker may have prepared a run just before the pause.
+        _discard_undecided(self._client, before, after)
         nudge_supervisors(self._client.store)
 
     aresume = async_version(resume, changes=True)
@@ -180,14 +209,15 @@ class Schedules:
         """
         run_id = ""
 
-        def triggered(schedule: Schedule) -> Place:
+        def triggered(schedule: Schedule) -> Schedule:
             nonlocal run_id
-            at = datetime.fromtimestamp(self._client.now(), UTC)
+            at = datetime.fromtimestamp(self._client.store_time(), UTC)
             run_id = _manual_id(name, at)
             while run_id in schedule.place.triggers or self._client.store.heads([run_id])[0] is not None:
                 at += timedelta(microseconds=1)
                 run_id = _manual_id(name, at)
-            return schedule.place._replace(triggers=(*schedule.place.triggers, run_id))
+            place = schedule.place._replace(triggers=(*schedule.place.triggers, run_id))
+            return schedule._replace(place=place)
 
         self._change(name, triggered)
         nudge_supervisors(self._client.store)
@@ -196,19 +226,30 @@ class Schedules:
     atrigger = async_version(trigger, changes=True)
 
     def delete(self, name: str) -> None:
-        """Delete a schedule. Runs that it has started go on. Raises `ScheduleNotFound`."""
+        """Delete a schedule, also one that can't be read. Runs that it has started go on.
+
+        Raises `ScheduleNotFound`.
+        """
         client = self._client
         while True:
-            schedule, version = self._find(name)
-            for run_id in schedule.place.starting:  # these count as started
-                begin(client, run_id, client.now())
-            if client.store.delete_document(SCHEDULES + name, version):
-                _discard_undecided(client, schedule)
+            document = self._document(name)
+            schedule: Schedule | None = None
+            # If it can't be read, workers find out what it was about to start.
+            with suppress(StoreError):
+                schedule = read_schedule(document)
+            if schedule is not None:
+                # These count as started. If another process holds one, that is about to have it begin; should it have
+                # crashed, a worker does so later: see `prepared_runs.settle`.
+                for run_id in schedule.place.starting:
+                    begin(client, run_id)
+            if client.store.delete_document(document.name, document.version):
+                if schedule is not None:
+                    _discard_undecided(client, schedule, None)
                 return
 
     adelete = async_version(delete, changes=True)
 
-    def _put(self, addition: _Addition, client: LeaseClient, now: float) -> Schedule:
+    def _put(self, addition: Addition, client: LeaseClient, now: float) -> Schedule:
         """Write a new schedule, or change the one that there is."""
         while True:
             found = find_schedule(client.store, addition.name)
@@ -223,27 +264,39 @@ class Schedules:
                 return known
             if write_schedule(client.store, changed, version) is not None:
                 if changed.place.next != known.place.next:
-                    _discard_undecided(client, known)
+                    _discard_undecided(client, known, changed)
                 return changed
 
-    def _change(self, name: str, change: Callable[[Schedule], Place]) -> None:
-        """Change the place of a schedule, whatever else happens to it meanwhile."""
+    def _change(self, name: str, change: Callable[[Schedule], Schedule]) -> tuple[Schedule, Schedule]:
+        """Change how far a schedule has come, whatever else happens to it; returns it as it was, and as it is."""
         while True:
             schedule, version = self._find(name)
-            place = change(schedule)
-            if place == schedule.place:
-                return
-            if write_schedule(self._client.store, schedule._replace(place=place), version) is not None:
-                return
+            changed = change(schedule)
+            if changed == schedule:
+                return schedule, schedule
+            if write_schedule(self._client.store, changed, version) is not None:
+                return schedule, changed
 
     def _find(self, name: str) -> tuple[Schedule, int]:
+        document = self._document(name)
+        return read_schedule(document), document.version
+
+    def _document(self, name: str) -> Document:
         if not isinstance(name, str):
             raise UsageError(f"a schedule is named by a str, not {name!r}")
-        found = find_schedule(self._client.store, name)
+        found = self._client.store.get_document(SCHEDULES + name)
         if found is None:
             documents = self._client.store.list_documents(SCHEDULES)
             raise ScheduleNotFound(name, [each.name.removeprefix(SCHEDULES) for each in documents])
         return found
+
+    def _log_once(self, text: str) -> None:
+        """Log a warning, unless that was logged: a program may list schedules again and again."""
+        if text not in self._left_out:
+            from logging import getLogger
+
+            self._left_out.add(text)
+            getLogger("limpet.schedules").warning("%s", text)
 
     @property
     def _client(self) -> LeaseClient:
@@ -257,79 +310,9 @@ class Schedules:
     def _open(self) -> LeaseClient:
         store = open_store(self._store)
         if not (store.abilities.takes_part and store.abilities.leases):
-            unfit = UsageError(f"{store} can't keep schedules")
-            raise unfit.with_advice("use a store such as sqlite:///runs.db")
+            raise UsageError(f"{store} can't keep schedules: use a store such as sqlite:///runs.db")
         self._opened = client_for(store)
         return self._opened
-
-
-class _Addition(NamedTuple):
-    """A schedule that a user adds."""
-
-    name: str
-    plan: SchedulePlan
-    is_paused: bool
-    replaces: bool
-
-    def as_new(self, now: float) -> Schedule:
-        timetable = self.plan.timetable
-        first = timetable.after(_begins_after(timetable, now))
-        return Schedule(self.name, self.plan, Place(first, is_paused=self.is_paused))
-
-    def instead_of(self, known: Schedule, now: float) -> Schedule:
-        """The schedule with the new values; the same, if they are equal. Raises `UsageError` unless it replaces."""
-        plan = self.plan
-        old = known.plan.timetable
-        if plan.timetable._replace(origin=old.origin) == old:
-            # An interval is counted from when it was first added.
-            plan = plan._replace(timetable=old)
-        different = _differences(known.plan, plan)
-        if different and not self.replaces:
-            others = UsageError(f"schedule {self.name!r} exists with other values: {', '.join(different)}")
-            raise others.with_advice("replace=True gives it the new ones")
-        if not different:
-            plan = known.plan
-        place = known.place
-        if self.replaces and self.is_paused:
-            place = place._replace(is_paused=True)
-        if plan.timetable != old:
-            begins = max(_begins_after(plan.timetable, now), place.newest or 0)
-            place = place._replace(next=plan.timetable.after(begins))
-        return known._replace(plan=plan, place=place)
-
-
-def _differences(known: SchedulePlan, plan: SchedulePlan) -> list[str]:
-    """What is different between two plans, by the names that `add` gives it."""
-    pairs: Mapping[str, tuple[Any, Any]] = {
-        "graph": (known.start.graph, plan.start.graph),
-        "input": (_value(known.start.input), _value(plan.start.input)),
-        "config": (_value(known.start.config), _value(plan.start.config)),
-        "tags": (known.start.tags, plan.start.tags),
-        "queue": (known.start.queue, plan.start.queue),
-        "priority": (known.start.priority, plan.start.priority),
-        "cron": (known.timetable.cron, plan.timetable.cron),
-        "every": (known.timetable.every, plan.timetable.every),
-        "timezone": (known.timetable.timezone, plan.timetable.timezone),
-        "starts": (known.timetable.starts, plan.timetable.starts),
-        "ends": (known.timetable.ends, plan.timetable.ends),
-        "overlap": (known.overlap, plan.overlap),
-        "catch_up": (known.catch_up, plan.catch_up),
-    }
-    return [name for name, (before, after) in pairs.items() if before != after]
-
-
-def _value(encoded: bytes) -> Any:
-    try:
-        return decode(encoded)
-    except ValueError:  # a class that isn't known any more
-        return encoded
-
-
-def _begins_after(timetable: Timetable, now: float) -> float:
-    """After which moment the first time of a new timetable is: one that starts in the past has times to catch up."""
-    if timetable.starts is None:
-        return now
-    return min(now, timetable.starts - 1)
 
 
 def _checked_start(
@@ -366,13 +349,18 @@ def _check_policies(overlap: Any, catch_up: Any, priority: Any) -> None:
         raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
 
 
-def _discard_undecided(client: LeaseClient, schedule: Schedule) -> None:
-    """Delete the run that a process may have prepared for a time that is never decided now."""
-    head = schedule.place.head(client.now())
-    if head is not None:
-        discard(client, schedule.run_id(head))
-    for run_id in schedule.place.triggers:
-        discard(client, run_id)
+def _discard_undecided(client: LeaseClient, schedule: Schedule, changed: Schedule | None) -> None:
+    """Delete runs that a process may have prepared for what is never decided now, as the schedule has changed.
+
+    Whatever the clock says: it may have been set back since.
+    """
+    place = schedule.place
+    run_ids = [*place.triggers, *map(schedule.run_id, place.waiting[:1])]
+    if place.next is not None:
+        run_ids.append(schedule.run_id(place.next))
+    for run_id in run_ids:
+        if changed is None or not changed.mentions(run_id):
+            discard(client, run_id)
 
 
 def _manual_id(name: str, at: datetime) -> str:

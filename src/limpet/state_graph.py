@@ -139,6 +139,9 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         graph was made with; in a worker, too, where the same code compiles the graph. `deadline` and `queue` are
         those of runs which are started without their own; workers may serve only some queues.
 
+        `limits` are those that each run needs a slot of while a process executes it, over all processes: each a
+        `Limit`, or the name of one.
+
         `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
         stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
 

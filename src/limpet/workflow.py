@@ -95,6 +95,9 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         `deadline` and `queue` are those of runs which are started without their own; workers may serve only some
         queues.
 
+        `limits` are those that each run needs a slot of while a process executes it, over all processes: each a
+        `Limit`, or the name of one.
+
         `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
         it, and hold when another process resumes it, unless that process's workflow is given other ones.
 

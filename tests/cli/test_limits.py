@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from limpet import Limits, open_store
+import pytest
+
+from limpet import Limits, RunInfo, open_store
+from limpet.cli import project, run_display
+from limpet.cli.commands import run
+from limpet.cli.run_display import waits_of
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.limit_slots import SlotRequest, limits_of
+from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
+from limpet.engine.leases.limits.document import lane_text
 from limpet.graphs.limits import Limit
-from limpet.journal.store import NewRun
+from limpet.journal.store import Lease, NewRun
 from support.command_line import Command
 
 
@@ -62,6 +73,25 @@ def test_a_limit_can_be_set_before_any_program_declares_it(limpet: Command, here
     assert [info.concurrency for info in Limits(f"sqlite:///{here}/limpet.db").list()] == [2]
 
 
+def test_the_queues_of_a_limit_are_named_as_those_of_a_worker_and_shown(runs: Command) -> None:
+    """H18: with commas, or one by one."""
+    for words in (["--queue", "gpu, default"], ["--queue", "gpu", "--queue", "default"]):
+        done = runs("limits", "set", "gpus", "--concurrency", "2", *words)
+        assert (done.code, done.out) == (0, "gpus: concurrency 0/2, rate none, queues default gpu (set)\n")
+    assert "queues" not in runs("limits", "set", "gpus", "--queue", "none").out.partition("(")[0]
+
+
+def test_a_limit_that_is_set_under_a_misspelt_name_is_noticed(runs: Command) -> None:
+    """H18: it is made, as it may be set before a program declares it."""
+    made = runs("limits", "set", "openai", "--concurrency", "1").err
+    assert "openai is a new limit, which no program declares" in made
+    assert "did you mean" not in made
+    assert "new limit" not in runs("limits", "set", "openai", "--concurrency", "2").err
+    misspelt = runs("limits", "set", "openaj", "--concurrency", "2")
+    assert misspelt.code == 0
+    assert "openaj is a new limit, which no program declares; did you mean 'openai'?" in misspelt.err
+
+
 def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
     """H18: with the exit codes of all commands."""
     assert runs("limits", "list").err == "no limits\n"
@@ -72,3 +102,131 @@ def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
         assert runs("limits", "set", "openai", *words).code == 2
     runs("limits", "set", "openai", "--concurrency", "1")
     assert "did you mean 'openai'?" in runs("limits", "delete", "openaj").err
+
+
+LIMITED = """
+from limpet import Limit, StateGraph
+
+asks = StateGraph({"n": int}, name="asks")
+asks.add_node("ask", lambda state: {"n": 1}, limits=[Limit("openai", concurrency=1)])
+asks.set_entry_point("ask").set_finish_point("ask")
+
+whole = StateGraph({"n": int}, name="whole")
+whole.add_node("work", lambda state: {"n": 1})
+whole.set_entry_point("work").set_finish_point("work").compile(limits=[Limit("jobs", rate="1/h")])
+"""
+
+
+@pytest.fixture
+def limited(limpet: Command, here: Path) -> Command:
+    """A project of graphs with limits, in whose store another run has the only slot of each limit."""
+    (here / "limited.py").write_text(LIMITED)
+    (here / "pyproject.toml").write_text(
+        '[tool.limpet]\nstore = "sqlite:///limpet.db"\ngraphs = ["limited:asks", "limited:whole"]\n'
+    )
+    sys.modules.pop("limited", None)
+    store = open_store(f"sqlite:///{here}/limpet.db")
+    client = limits_of(client_for(store))
+    limits = (
+        Limit("openai", concurrency=1),
+        Limit("gpus", concurrency=1, queues=["gpu"]),
+        Limit("jobs", rate="1/h"),
+    )
+    client.declare(limits)
+    lease = store.create(NewRun("other", "g", [b"x"], holder="h", ttl=1000.0))
+    assert lease is not None
+    names = tuple(limit.name for limit in limits)
+    assert client.acquire([SlotRequest(lease, "", names)], stands_in_line=False) == [None]
+    return limpet
+
+
+def test_a_graph_is_shown_with_its_limits(limited: Command) -> None:
+    """H18: those of its nodes, and those of whole runs."""
+    assert "limits: openai" in limited("graph", "show", "limited:asks").out
+    assert "jobs" in limited("graph", "show", "limited:whole").out
+    data = limited("graph", "show", "limited:whole", "--json").data
+    assert (data["queue"], data["limits"]) == (None, ["jobs"])
+
+
+def test_a_run_that_waits_for_a_slot_says_of_which_limit_and_its_place(limited: Command, here: Path) -> None:
+    """H18: how many slots are taken, and how many calls are before it."""
+    for name in ("first", "second"):
+        assert limited("run", "limited:asks", "--detach", "--id", name).code == 0
+        assert limited("worker", "--once").code == 0
+    shown = [limited("runs", "show", name).out for name in ("first", "second")]
+    assert "a slot of the limit openai (1/1), at ask" in shown[0]
+    assert "a slot of the limit openai (1/1, 1 before it), at ask" in shown[1]
+    assert "waits for a slot of the limit openai, at ask" in limited("runs", "list").out
+    data = limited("runs", "show", "second", "--json").data
+    assert data["limits"] == [
+        {
+            "limit": "openai",
+            "node": "ask",
+            "concurrency": 1,
+            "held": 1,
+            "rate": None,
+            "begun": 0,
+            "is_full": True,
+            "before": 1,
+        }
+    ]
+    Limits(f"sqlite:///{here}/limpet.db").delete("openai")
+    assert "a slot of the limit openai, at ask" in limited("runs", "show", "first").out
+
+
+@pytest.mark.parametrize(("graph", "limit"), [("asks", "openai"), ("whole", "jobs")])
+def test_a_run_that_waits_here_for_a_slot_says_so(
+    limited: Command, here: Path, monkeypatch: pytest.MonkeyPatch, graph: str, limit: str
+) -> None:
+    """H18: else nothing would be seen of it."""
+    monkeypatch.setattr(run_display, "LIMIT_NOTICE_INTERVAL", 0.05)
+    looks = 0
+    looked_twice = threading.Event()
+
+    def counted(info: RunInfo, limits: Sequence[AwaitedLimit]) -> str | None:
+        nonlocal looks
+        looks += 1
+        if looks > 1:  # so what was found at first has been told
+            looked_twice.set()
+        return waits_of(info, limits)
+
+    monkeypatch.setattr(run, "waits_of", counted)
+
+    def lift() -> None:
+        assert looked_twice.wait(60)
+        Limits(f"sqlite:///{here}/limpet.db").delete(limit)
+
+    with ThreadPoolExecutor(1) as pool:
+        lifted = pool.submit(lift)
+        done = limited("run", f"limited:{graph}", "--id", "r")
+        lifted.result()
+    assert done.code == 0
+    assert f"  … waits for a slot of the limit {limit} (" in done.err
+
+
+def test_a_queued_run_says_which_limit_is_full(limited: Command, here: Path) -> None:
+    """H18: that of its queue, and that of its graph as far as the graph is known here."""
+    limited("run", "limited:asks", "--detach", "--id", "in queue", "--queue", "gpu")
+    limited("run", "limited:asks", "--detach", "--id", "free")
+    limited("run", "limited:whole", "--detach", "--id", "whole", "--queue", "gpu")
+    assert "a slot of the limit gpus (1/1)" in limited("runs", "show", "in queue").out
+    assert "a slot of" not in limited("runs", "show", "free").out
+    assert limited("runs", "show", "free", "--json").data["limits"] == []
+    both = limited("runs", "show", "whole").out
+    assert "a slot of the limit gpus (1/1); a slot of the limit jobs (1 of 1/hour)" in both
+    data = limited("runs", "show", "whole", "--json").data["limits"]
+    assert [(each["limit"], each["node"], each["before"]) for each in data] == [
+        ("gpus", "", None),
+        ("jobs", "", None),
+    ]
+    Limits(f"sqlite:///{here}/limpet.db").set("gpus", concurrency=2)
+    assert "a slot of" not in limited("runs", "show", "in queue").out
+    (here / "pyproject.toml").write_text('[tool.limpet]\nstore = "sqlite:///limpet.db"\n')
+    project._settings.cache_clear()
+    assert "a slot of" not in limited("runs", "show", "whole").out
+    store = open_store(f"sqlite:///{here}/limpet.db")
+    head = store.head("whole")
+    claim = Lease("whole", head.fence + 1, 0.0)
+    asked = SlotRequest(claim, "", ("jobs",), is_claimed=False, lane=lane_text(head.lane))
+    assert limits_of(client_for(store)).acquire([asked], stands_in_line=True) != [None]
+    assert "a slot of the limit jobs (1 of 1/hour)" in limited("runs", "show", "whole").out

@@ -217,7 +217,7 @@ def test_a_worker_says_that_sigterm_stops_it_only_when_it_does(start: Start, tmp
     )
     assert worker.returncode == 0, worker.stderr
     assert "SIGTERM stops it" in worker.stderr
-    assert "stopped; other workers" in worker.stderr
+    assert worker.stderr.rstrip().endswith(" stopped")  # it had no runs that others could resume
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT to send")

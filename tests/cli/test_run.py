@@ -83,6 +83,8 @@ def test_a_priority_is_only_for_queued_runs(limpet: Command, here: Path) -> None
     assert (done.code, "--detach" in done.err) == (2, True)
     assert not (here / "limpet.db").exists()
     assert limpet("run", "flows:plain", "--priority", "3", "--detach", "--id", "r").code == 0
+    assert limpet("runs", "show", "r", "--json").data["priority"] == 3
+    assert ["priority", "3"] in [line.split() for line in limpet("runs", "show", "r").out.splitlines()]
 
 
 def test_a_paused_run_says_how_to_answer_it_and_that_works(limpet: Command) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from limpet import Runs, Schedules
+from limpet import MemoryStore, Runs, Schedules, loads, supervise
 from limpet.cli import noun_arguments
+from limpet.cli.commands.schedules import put_declared
 from limpet.engine.schedules import schedule
+from limpet.testing import FakeClock
 from support.command_line import Command
+from support.waiting import until
 
 STORE = "sqlite:///limpet.db"
 
@@ -84,6 +88,22 @@ def test_a_worker_fires_and_the_firings_are_shown(limpet: Command) -> None:
     assert "-manual" in shown
 
 
+def test_a_schedule_that_a_worker_cannot_fire_is_not_said_to_have_no_worker(
+    limpet: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H17: without the package for cron expressions, say; the worker's log has the reason."""
+    limpet("schedules", "add", "sums", "flows:plain", "--cron", "* * * * *", "--starts", "2020-01-01T00:00Z")
+    alone = limpet("schedules", "list")
+    assert "no worker that knows its graph has looked" in alone.out
+    assert "No worker that knows graph 'plain' is running" in alone.err
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    with supervise(STORE, ["flows:plain"]):
+        until(lambda: [each for each in Runs(STORE).workers() if "plain" in each.graphs])
+        served = limpet("schedules", "list")
+    assert "the worker's log says why" in served.out
+    assert "No worker that knows" not in served.err
+
+
 def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
     """H17: each says what it did; a name that isn't there ends with 4."""
     limpet("schedules", "add", "sums", "flows:plain", "--every", "1h")
@@ -94,7 +114,11 @@ def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
     triggered = limpet("schedules", "trigger", "sums", "--json").data
     assert triggered["run_id"].startswith("sums:")
     assert triggered["run_id"].endswith("Z-manual")
+    assert limpet("schedules", "pause", "sums", "--json").data == {"schedule": "sums", "status": "paused"}
+    assert limpet("schedules", "resume", "sums", "--json").data == {"schedule": "sums", "status": "active"}
     assert "its runs stay" in limpet("schedules", "delete", "sums").err
+    limpet("schedules", "add", "sums", "flows:plain", "--every", "1h")
+    assert limpet("schedules", "delete", "sums", "--json").data == {"schedule": "sums", "status": "deleted"}
     assert limpet("schedules", "list").err == "no schedules yet\n"
     missing = limpet("schedules", "pause", "sums")
     assert (missing.code, missing.err) == (4, "error: no schedule 'sums' in this store\n")
@@ -106,6 +130,9 @@ def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
         (["sums", "flows:plain"], "one of the arguments --cron --every is required"),
         (["sums", "flows:plain", "--cron", "* * * * *", "--every", "1h"], "not allowed with"),
         (["sums", "flows:plain", "--cron", "99 * * * *"], "wrong minute"),
+        (["sums", "flows:plain", "--cron", "99 * * * *"], "minute hour day month weekday"),
+        (["sums", "flows:plain", "--cron", "@dayly"], "did you mean '@daily'?"),
+        (["sums", "flows:plain", "--every", "1h", "--timezone", ""], 'such as "UTC" or "Europe/Berlin"'),
         (["sums", "flows:plain", "--every", "1h", "--timezone", "Berlin"], "no time zone 'Berlin'"),
         (["a/b", "flows:plain", "--every", "1h"], "the name of a schedule"),
         (["sums", "flows:plain", "--every", "1h", "--overlap", "skp"], "did you mean 'skip'"),
@@ -127,7 +154,11 @@ def test_other_values_need_replace(limpet: Command) -> None:
     assert limpet(*words).code == 0
     refused = limpet(*words, "--tag", "x")
     assert refused.code == 2
-    assert "exists with other values: tags" in refused.err
+    assert "exists with other values: tags; --replace gives it the new ones\n" in refused.err
+    assert "limpet schedules show sums\n" in refused.err
+    error = limpet(*words, "--tag", "x", "--json").data["error"]
+    assert error["message"].endswith("--replace gives it the new ones")
+    assert error["next"] == "limpet schedules show sums"
     assert limpet(*words, "--tag", "x", "--replace").code == 0
 
 
@@ -161,6 +192,38 @@ def test_two_files_cannot_declare_one_schedule(limpet: Command, here: Path) -> N
     assert "two files declare a schedule 'nightly'" in refused.err
 
 
+@pytest.mark.parametrize(
+    "command", [("worker", "letters.yaml", "--once"), ("schedules", "sync", "letters.yaml")]
+)
+def test_a_file_does_not_take_over_the_schedule_of_another_graph(
+    limpet: Command, here: Path, command: tuple[str, ...]
+) -> None:
+    """H17: nor is any other of its schedules put into the store; `add --replace` does it on purpose."""
+    limpet("schedules", "add", "often", "flows:plain", "--every", "1h")
+    (here / "letters.yaml").write_text(FILE)
+    refused = limpet(*command)
+    assert refused.code == 2
+    assert "schedule 'often' in the store is of graph 'plain'" in refused.err
+    assert "another name, or delete" in refused.err
+    assert [(each.name, each.graph) for each in Schedules(STORE).list()] == [("often", "plain")]
+    assert limpet("schedules", "add", "often", "letters.yaml", "--every", "15m", "--replace").code == 0
+    assert limpet(*command).code == 0
+    assert {each.graph for each in Schedules(STORE).list()} == {"letters"}
+
+
+def test_a_worker_starts_although_a_schedule_of_its_file_has_ended() -> None:
+    """H17: what was put into the store before its end stays there, as ended."""
+    clock = FakeClock(datetime(2026, 4, 30, tzinfo=UTC))
+    store = MemoryStore(clock=clock)
+    text = "nodes: [{name: a}]\nschedules: [{name: spring, every: 1h, ends: 2026-05-01T12:00Z}]"
+    assert [each.status for each in put_declared([loads(text)], store)] == ["active"]
+    clock.skip(days=5)
+    supervise(store, [loads(text)]).drain()
+    assert [each.status for each in put_declared([loads(text)], store)] == ["ended"]
+    later = text.replace("05-01", "06-01")
+    assert [each.status for each in put_declared([loads(later)], store)] == ["active"]
+
+
 def test_the_command_line_knows_the_policies() -> None:
     """H17: it doesn't import them, so that it answers at once."""
     assert noun_arguments.OVERLAPS == schedule.OVERLAPS
@@ -170,6 +233,11 @@ def test_the_command_line_knows_the_policies() -> None:
 def test_json_of_a_schedule_can_be_read_by_any_program(limpet: Command) -> None:
     """H17: times are ISO 8601 with their offset."""
     limpet("schedules", "add", "sums", "flows:plain", "--every", "1h", "--ends", "2030-01-01T00:00Z")
+    limpet("schedules", "trigger", "sums")
+    limpet("worker", "flows:plain", "--once")
     [found] = json.loads(limpet("schedules", "list", "--json").out)
+    [firing] = found["recent"]
+    assert firing["outcome"] == "fired"
+    assert datetime.fromisoformat(firing["planned"]).utcoffset() == timedelta(0)
     assert datetime.fromisoformat(found["next_time"]).utcoffset() == timedelta(0)
     assert found["ends"] == "2030-01-01T00:00:00+00:00"

@@ -122,6 +122,13 @@ def test_a_wrong_limit_is_refused(worker: Worker, wrong: str) -> None:
     assert f"takes a whole number of at least 1, or NAME=number, not {wrong!r}" in done.stderr
 
 
+def test_more_runs_at_once_than_threads_can_be_is_refused(worker: Worker) -> None:
+    """H1: before the worker begins."""
+    done = worker("flows:one", "--concurrency", "99999999999999999999")
+    assert done.returncode == 2
+    assert "must be whole numbers from 1 to 10,000, not 99999999999999999999" in done.stderr
+
+
 def test_a_limit_for_a_graph_that_is_not_there_is_refused(worker: Worker) -> None:
     """It would never take effect."""
     done = worker("flows:one", "flows:two", "--per-graph", "tow=2")

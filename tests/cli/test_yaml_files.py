@@ -95,6 +95,21 @@ def test_a_file_is_looked_at_without_importing_its_code(agent: Command, here: Pa
     assert "steps" not in sys.modules
 
 
+@pytest.mark.parametrize("kind", ["nodes", "tasks"])
+def test_the_queue_and_the_limits_of_a_file_are_shown(limpet: Command, here: Path, kind: str) -> None:
+    """F13, H18: of its runs, though no code is imported."""
+    (here / "ask.yaml").write_text(
+        f"limits: {{tenant: {{concurrency: 1}}}}\n{kind}: [{{name: ask, run: 'nowhere:ask'}}]\n"
+        "config: {queue: gpu, limits: [tenant], store: 'sqlite:///own.db'}\n"
+    )
+    shown = [line.split() for line in limpet("graph", "show", "ask.yaml").out.splitlines()]
+    assert ["queue", "gpu"] in shown
+    assert ["limits", "tenant"] in shown
+    data = limpet("graph", "show", "ask.yaml", "--json").data
+    assert (data["queue"], data["limits"]) == ("gpu", ["tenant"])
+    assert not (here / "own.db").exists()
+
+
 def test_mistakes_in_a_file_are_reported_all_at_once_with_their_places(agent: Command, here: Path) -> None:
     """F13, G2."""
     wrong = AGENT.replace("retry: 2", "retyr: 2").replace("to: ask}", "to: akk}")

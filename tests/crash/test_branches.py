@@ -62,10 +62,10 @@ either_driver = pytest.mark.parametrize("driver", ["sync", "async"])
 @pytest.mark.parametrize(
     ("name", "driver", "level", "kills"),
     [
-        *(("wide", driver, "process", 60) for driver in ("sync", "async")),
-        *(("wide", driver, "disk", 30) for driver in ("sync", "async")),
-        *(("wide", driver, "process", 20) for driver in ("stream", "astream")),
-        *((graph, driver, "process", 20) for graph in ("nested", "planned") for driver in DRIVERS),
+        *(("wide", driver, "process", 30) for driver in ("sync", "async")),
+        *(("wide", driver, "disk", 16) for driver in ("sync", "async")),
+        *(("wide", driver, "process", 12) for driver in ("stream", "astream")),
+        *((graph, driver, "process", 12) for graph in ("nested", "planned") for driver in DRIVERS),
         *(("nested", driver, "disk", 10) for driver in ("sync", "async")),
     ],
 )

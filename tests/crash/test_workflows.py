@@ -77,12 +77,12 @@ either_stream = pytest.mark.parametrize("driver", ["stream", "astream"])
 @pytest.mark.parametrize(
     ("name", "way", "level", "kills"),
     [
-        *(("grid", way, "process", 20) for way in ("observed sync", "stream", "observed async")),
-        *(("grid", way, "process", 12) for way in ("astream", "sync", "async")),
+        *(("grid", way, "process", 12) for way in ("observed sync", "stream", "observed async")),
+        *(("grid", way, "process", 8) for way in ("astream", "sync", "async")),
         *(("grid", way, "disk", 10) for way in ("stream", "observed async")),
-        *(("changing", way, "process", 12) for way in WAYS),
+        *(("changing", way, "process", 8) for way in WAYS),
         *(("changing", way, "disk", 10) for way in ("observed sync", "observed async")),
-        *(("superseding", way, "process", 10) for way in WAYS),
+        *(("superseding", way, "process", 6) for way in WAYS),
     ],
 )
 def test_a_kill_at_any_moment_loses_no_finished_task(

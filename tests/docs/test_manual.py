@@ -1,4 +1,4 @@
-"""The reference of the command line is current: everything after its introduction is generated from the parser."""
+"""The reference is complete. That of the command line is generated from the parser, except for its introduction."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from argparse import Action, ArgumentParser, _SubParsersAction
 from pathlib import Path
 
 from limpet.cli.arguments import make_parser
+from limpet.compile_options import WorkflowOptions
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 COMMON = {"--help", "--store", "--graph", "--json", "--no-color"}
@@ -20,6 +21,16 @@ def test_the_reference_of_the_command_line_is_current() -> None:
     if os.environ.get(WRITE_DOCS):
         PAGE.write_text(opening + made, encoding="utf-8")
     assert f"\n## {found}" == made
+
+
+def test_the_settings_of_a_workflow_are_all_documented() -> None:
+    """H18: in the reference, and in the table of the guide."""
+    reference = PAGE.with_name("api.md").read_text(encoding="utf-8")
+    signature = next(line for line in reference.splitlines() if line.startswith("`Workflow("))
+    guide = (PAGE.parents[1] / "how-to" / "workflows.md").read_text(encoding="utf-8")
+    for name in WorkflowOptions.__annotations__:
+        assert f"{name}=" in signature
+        assert f"\n| `{name}` |" in guide.partition("\n## Settings\n")[2]
 
 
 def _sections(parser: ArgumentParser, way: str) -> list[str]:

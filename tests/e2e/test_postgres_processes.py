@@ -309,7 +309,7 @@ def test_a_server_killed_ten_times_costs_nothing(postgres: Server, database: str
 
 WAITING = """
 together()
-from limpet.engine.leases import lease_client as link
+from limpet.engine.leases import change_waiter as link
 link.LONGEST_RECHECK = 1000.0  # so that it continues because it is notified, not because it polls
 graph = StateGraph({"n": int}, name="wait")
 graph.add_node("step", run=lambda state: {"n": state["n"] + 1})

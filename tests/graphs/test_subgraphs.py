@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import add
@@ -604,6 +605,23 @@ def test_interrupts_inside_without_anywhere_to_save_are_an_error(by: str) -> Non
 
 
 # Definitions
+
+
+def test_two_threads_may_make_plans_of_one_graph_at_once() -> None:
+    """F12: what one of them is about to do isn't taken for a graph inside itself by the other."""
+    inner = line(None, name="inner")
+    outers = [around(inner, name=f"outer-{number}") for number in range(2)]
+    meeting = threading.Barrier(2, timeout=30)
+    frozen_node = inner._frozen_node
+
+    def meet(*args: Any) -> Any:
+        meeting.wait()  # both are in the middle of it
+        return frozen_node(*args)
+
+    inner._frozen_node = meet  # type: ignore[method-assign]
+    with ThreadPoolExecutor(2) as threads:
+        compiled = list(threads.map(lambda outer: outer.compile(), outers))
+    assert [graph.execute({"k": 1})["k"] for graph in compiled] == [1, 1]
 
 
 def test_a_graph_can_not_contain_itself() -> None:

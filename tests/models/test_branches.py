@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain as chained
 from itertools import count, cycle, pairwise, product
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import pytest
 from hypothesis import given, reject, settings
@@ -37,6 +37,7 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import ExecutionError, StoreUnavailable
 from limpet.graphs.builder import GraphBuilder
 from limpet.graphs.edges import END, CaughtError, Goto
+from limpet.graphs.limits import Limit
 from limpet.graphs.plan import Plan
 from limpet.graphs.reducers import append, merge
 from limpet.graphs.retry import Retry
@@ -204,7 +205,9 @@ def _lay(made: GraphBuilder, chain: Chain, onward: str | None, world: World) -> 
         if isinstance(part, Section):
             _lay_section(made, part, target, world)
         elif isinstance(part, Leaf) and part.goes and target is not None:
-            made.add_node(part.name, _function(part, world, target), retry=_retry(part), goto=[target])
+            limits = world.limits(part.name)
+            function = _function(part, world, target)
+            made.add_node(part.name, function, retry=_retry(part), goto=[target], limits=limits)
             _lay_rescue(made, part, target, world)
         else:
             _lay_node(made, part, world)
@@ -226,7 +229,8 @@ def _retry(node: Leaf | Inner) -> Retry | None:
 def _lay_node(made: GraphBuilder, node: Leaf | Inner, world: World) -> None:
     retry = _retry(node)
     if isinstance(node, Leaf):
-        made.add_fanin_node(node.name, _function(node, world), retry=retry)
+        limits = world.limits(node.name)
+        made.add_fanin_node(node.name, _function(node, world), retry=retry, limits=limits)
     else:
         inputs, outputs = passing(node.graph, node.passing, world)
         made.add_node(node.name, define(node.graph, world), retry=retry, inputs=inputs, outputs=outputs)
@@ -335,6 +339,8 @@ class World:
     repaired: set[str] = field(default_factory=set)
     fetch: Callable[[str, int, str], Any] = lambda place, visit, key: [place, visit, key]
     gathered: Callable[[Any, list[Any]], None] = lambda ctx, results: None
+    limits: Callable[[str], list[Limit]] = lambda name: []
+    """The limits of a node that calls a function."""
 
     def use(self, what: str) -> None:
         """Use something that is broken. Raises until it is repaired."""
@@ -708,7 +714,7 @@ class Bench(ModelBench):
         self.prepare()
         self.inputs = INPUT
         self.gifts = iter(self.updates)
-        self.world = World(fetch=self._fetch, gathered=self._see)
+        self.world = World(fetch=self._fetch, gathered=self._see, limits=self.limits_of)
         definition = define(self.graph, self.world)
         names = frozenset(nodes_of(self.graph))
         self.plans = cycle([definition.freeze(before & names, after & names) for before, after in self.stops])
@@ -716,6 +722,10 @@ class Bench(ModelBench):
         self.results: dict[Occurrence, list[tuple[Any, ...]]] = {}
         self.shown: set[tuple[Occurrence, str]] = set()
         self.told: Counter[tuple[str | None, str]] = Counter()
+
+    def limits_of(self, name: str) -> list[Limit]:
+        """The limits of a node that calls a function."""
+        return []
 
     def run(self) -> State:
         """Run it to the end, resuming after every stop and every kill; returns the final state."""
@@ -892,6 +902,9 @@ class Bench(ModelBench):
             self.wrong = AssertionError(f"{this} sees {seen}, and has seen {self.results[this]}")
 
 
+SomeBench = TypeVar("SomeBench", bound=Bench)
+
+
 def _place(root: Progress, path: tuple[Key, ...], branch: Progress) -> str:
     return f"{root.path_name(path)}/{branch.node}" if path else branch.node
 
@@ -1064,8 +1077,12 @@ updates = st.lists(
 )
 
 
+def benches_of(kind: type[SomeBench], **more: Any) -> st.SearchStrategy[SomeBench]:
+    return st.builds(kind, sketches(), seeds, limit=limits, **more)
+
+
 def benches(**more: Any) -> st.SearchStrategy[Bench]:
-    return st.builds(Bench, sketches(), seeds, limit=limits, **more)
+    return benches_of(Bench, **more)
 
 
 def check(bench: Bench, expected: Interpreter) -> None:
@@ -1120,14 +1137,14 @@ RICH_STOPS: Interrupts = [(frozenset({"d", "e/b"}), frozenset({"b", "e/c"}))]
 # The claims
 
 
-@settings(lean, max_examples=50)
+@settings(lean, max_examples=30)
 @given(benches(interval=intervals, stops=interrupts, stream=st.booleans(), watched=st.booleans()))
 def test_nested_sections_do_what_a_plain_interpreter_does(bench: Bench) -> None:
     """F12, H8 (invariants 3, 8): whatever the order that nodes finish in, and that questions are answered in."""
     check(bench, Interpreter(bench.graph))
 
 
-@settings(lean, max_examples=60)
+@settings(lean, max_examples=36)
 @given(
     benches(interval=intervals, stops=interrupts, stream=st.booleans(), lives=lives, whole=st.booleans()),
     st.booleans(),
@@ -1146,7 +1163,7 @@ def test_an_update_at_a_resume_reaches_what_is_under_way_and_nothing_else(bench:
     bench.check_history()
 
 
-@settings(lean, max_examples=20)
+@settings(lean, max_examples=14)
 @given(benches(), st.data(), st.booleans())
 def test_from_any_step_a_fork_or_the_run_set_back_ends_the_same(
     bench: Bench, data: st.DataObject, back: bool

@@ -1037,7 +1037,7 @@ def unpaused(stops: list[ModelStop]) -> list[ModelStop]:
 # The claims
 
 
-@settings(lean, max_examples=150)
+@settings(lean, max_examples=90)
 @given(sketches(), interrupts, intervals, st.booleans(), st.booleans())
 def test_the_loop_does_what_a_plain_interpreter_does(
     sketch: Sketch, stops: Interrupts, interval: int, watched: bool, stream: bool
@@ -1050,7 +1050,7 @@ def test_the_loop_does_what_a_plain_interpreter_does(
     bench.check_history(model)
 
 
-@settings(lean, max_examples=120)
+@settings(lean, max_examples=70)
 @given(sketches(), interrupts, intervals, kills, st.booleans(), st.booleans())
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     sketch: Sketch, stops: Interrupts, interval: int, lives: list[int], watched: bool, snapshots: bool
@@ -1063,7 +1063,7 @@ def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(
     bench.check_history(model)
 
 
-@settings(lean, max_examples=80)
+@settings(lean, max_examples=50)
 @given(sketches(), interrupts, intervals, kills)
 def test_the_stored_position_is_enough_whatever_the_next_plan_interrupts(
     sketch: Sketch, stops: Interrupts, interval: int, lives: list[int]

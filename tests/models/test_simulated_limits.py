@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from limpet.engine.leases.limits import rules, stored_limit
-from limpet.engine.leases.limits.document import LimitDocument, LineEntry
+from limpet.engine.leases.limits.document import LimitDocument, LineEntry, ticket_number
 from limpet.engine.leases.limits.stored_limit import StoredLimit
 from limpet.journal.store import Lease
+from support.exploration import Violation
 from support.interleaving import ProcessStore
-from support.simulated_limits import LimitWorld, Violation, explore
+from support.simulated_limits import LimitWorld, explore
 
 SEED = os.environ.get("SIMULATION_SEED")
 SCHEDULES = int(os.environ.get("SIMULATION_SCHEDULES", "16"))
@@ -84,6 +85,13 @@ def test_a_slot_that_is_taken_from_the_living_is_caught(monkeypatch: pytest.Monk
         return list(slots)
 
     monkeypatch.setattr(stored_limit.StoredLimit, "_without_lease", all_of_them)
+    monkeypatch.setattr(stored_limit.StoredLimit, "_out_of_use", all_of_them)
+    caught("calls use")
+
+
+def test_an_expired_lease_that_isnt_broken_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H18: a process that was suspended can't renew its lease once another call has its slot."""
+    monkeypatch.setattr(stored_limit.StoredLimit, "_is_out_of_use", lambda self, slot, heads: True)
     caught("calls use")
 
 
@@ -102,7 +110,18 @@ def test_a_newcomer_that_passes_those_in_line_is_caught(monkeypatch: pytest.Monk
 def test_a_ticket_whose_post_is_used_up_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """H18: a call that asked in vain gets another post when it is its turn."""
     tell = StoredLimit.tell
-    monkeypatch.setattr(StoredLimit, "tell", lambda self, entry: tell(self, entry._replace(round="")))
+    told = set()
+
+    def tell_once(self: StoredLimit, entry: LineEntry) -> bool | None:
+        store = self._store
+        assert isinstance(store, ProcessStore)
+        place = (store._world.seed, self.name, entry.run_id, entry.call, ticket_number(entry.ticket))
+        if place in told:
+            return False
+        told.add(place)
+        return tell(self, entry)
+
+    monkeypatch.setattr(StoredLimit, "tell", tell_once)
     caught("don't end")
 
 
@@ -127,7 +146,7 @@ def test_a_change_without_compare_and_set_is_caught(monkeypatch: pytest.MonkeyPa
         return write(self, document, 0 if found is None else found.version, due)
 
     monkeypatch.setattr(StoredLimit, "write", overwrite)
-    caught("calls use|slots, and allows|has passed|don't end")
+    caught("calls use|slots, and allows|has passed|more than|don't end")
 
 
 def test_a_store_that_calls_every_lease_valid_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

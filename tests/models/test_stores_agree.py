@@ -30,7 +30,7 @@ from limpet.testing.conformance import ManualClock
 from support.postgres import Server, needed, new_schema
 from support.redis_servers import RedisServer, redis_server
 
-EXAMPLES = 20
+EXAMPLES = 12
 KEY = bytes(range(32))
 
 run_ids = st.sampled_from(["a", "a", "a", "b", "B", "ü'\"/"])

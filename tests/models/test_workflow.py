@@ -1279,14 +1279,14 @@ RICH = Flow(
 # The claims
 
 
-@settings(lean, max_examples=60)
+@settings(lean, max_examples=40)
 @given(benches(stream=st.booleans()))
 def test_workflows_do_what_a_plain_interpreter_does(bench: Bench) -> None:
     """D1, D3, P1 (invariants 3, 8): whatever the order that tasks finish in, and that questions are answered in."""
     bench.run()
 
 
-@settings(lean, max_examples=80)
+@settings(lean, max_examples=50)
 @given(
     benches(
         lives=lives,

@@ -63,6 +63,9 @@ class WatchedStore(MemoryStore):
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         return self._write(super().claim, run_id, holder, ttl, instead_of)  # type: ignore[no-any-return]
 
+    def claim_ready(self, wanted: Any, holder: str, ttl: float) -> list[Lease | None]:
+        return self._write(super().claim_ready, wanted, holder, ttl)  # type: ignore[no-any-return]
+
     def release(self, lease: Lease) -> None:
         self._write(super().release, lease)
 

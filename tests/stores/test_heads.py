@@ -365,6 +365,8 @@ def test_a_run_is_ready_when_due_free_and_in_a_known_lane() -> None:
     assert heads.is_ready(FREE, lanes, 50.0)
     assert heads.is_ready(FREE._replace(due=50.0), lanes, 50.0)
     assert not heads.is_ready(FREE._replace(due=50.1), lanes, 50.0)
+    assert heads.is_ready(FREE._replace(due=50.1, created=50.1), lanes, 50.0)
+    assert not heads.is_ready(FREE._replace(due=50.1, created=50.2), lanes, 50.0)
     assert not heads.is_ready(FREE._replace(due=None), lanes, 50.0)
     for other in (Lane("default", "h", ""), Lane("gpu", "g", ""), Lane("default", "g", "p")):
         assert not heads.is_ready(FREE, [other], 50.0)
@@ -506,7 +508,7 @@ def check_claim(store: MemoryStore, head: RunHead, now: float, instead_of: int |
 
 def check_claim_ready(store: MemoryStore, head: RunHead, now: float, fence: int) -> RunHead:
     listed = head._replace(fence=fence)
-    is_ready = head.due is not None and head.due <= now and not heads.is_held(head, now)
+    is_ready = head.is_due(now) and not heads.is_held(head, now)
     claimed = heads.claim_ready(head, listed, "b", 10.0, now)
     if fence != head.fence or not is_ready:
         assert claimed is None

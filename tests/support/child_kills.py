@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from limpet import DeadlinePassed, LimpetError, Runs, State, StateGraph, open_store, supervise
 
-WRITES = ("create", "append", "post", "claim", "release")
+WRITES = ("create", "append", "post", "claim", "claim_ready", "release")
 PATIENCE = 60.0
 KILLED = 9
 

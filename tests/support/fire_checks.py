@@ -1,12 +1,14 @@
 """What the log of workers under fire has to prove: see `under_fire.py`.
 
 Only what is certain counts. A call has its slots for certain from its first line to its last, unless its process is
-killed, or its lease may have expired meanwhile: a suspended process past its lease doesn't count.
+killed, or its lease has expired for good: a suspended process past its lease doesn't count, unless the store lets it
+renew that.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from itertools import pairwise
 from math import inf
@@ -18,7 +20,7 @@ from limpet.engine.schedules.schedule import find_schedule
 from limpet.engine.schedules.timetable import stamp
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import ENDED
-from support.under_fire import LEASE, SCHEDULES, Fire, Planned, result_of
+from support.under_fire import BACKLOG, LEASE, SCHEDULES, WAIT_BOUND, Fire, Planned, result_of
 
 Line = dict[str, Any]
 Hold = tuple[str, int]
@@ -26,6 +28,14 @@ Hold = tuple[str, int]
 
 TOLERANCE = 1.0
 """Seconds between a grant and the line of its call, at most, in a process that isn't suspended."""
+SLOT_MARGIN = float(os.environ.get("FIRE_MARGIN") or 10.0)
+"""Seconds for which a slot may be of no use, at most, once the lease of its holder has ended."""
+MOST_OVERTAKING = 4 * BACKLOG
+"""How many runs, at most, that were started later in the same lane may begin before a run does.
+
+Of those that wait, each worker has some in hand, and may be suspended with them. But those that come later still are
+behind them.
+"""
 
 
 class Call(NamedTuple):
@@ -50,9 +60,11 @@ class History:
         self.killed: dict[int, float] = {}
         self.holders: dict[Hold, int] = {}
         self.suspended: dict[int, list[tuple[float, float]]] = defaultdict(list)
-        self._valid_until: dict[Hold, float] = {}
+        self.valid_until: dict[Hold, float] = {}
+        """Until when each lease was valid for certain."""
         self.revived: set[Hold] = set()
         """Leases that may have expired, and were renewed after that."""
+        self._released: set[Hold] = set()
         for line in self.lines:
             self._take_in(line)
         self.calls = list(self._calls())
@@ -75,7 +87,7 @@ class History:
                 hold = (line["run"], line["fence"])
                 assert hold not in self.holders, line
                 self.holders[hold] = line["pid"]
-                self._valid_until[hold] = line["until"]
+                self.valid_until[hold] = line["until"]
             case "renew":
                 for run, fence in line["leases"]:
                     self._renew((run, fence), line)
@@ -85,13 +97,16 @@ class History:
                 self._end((line["run"], line["fence"]), line["began"])
 
     def _renew(self, hold: Hold, line: Line) -> None:
-        if line["at"] < self._valid_until.get(hold, 0.0):
-            self._valid_until[hold] = line["until"]
-        else:
+        if hold in self._released:
+            return  # by another thread, before that
+        if line["at"] >= self.valid_until.get(hold, 0.0):
             self.revived.add(hold)
+        # One that has expired can be renewed as long as none of its slots has passed on, so it counts as well.
+        self.valid_until[hold] = line["until"]
 
     def _end(self, hold: Hold, at: float) -> None:
-        self._valid_until[hold] = min(self._valid_until.get(hold, 0.0), at)
+        self._released.add(hold)
+        self.valid_until[hold] = min(self.valid_until.get(hold, 0.0), at)
 
     def _calls(self) -> Iterable[Call]:
         ended = {_call_id(line): line["at"] for line in self.of("end")}
@@ -100,7 +115,7 @@ class History:
             end = min(
                 ended.get(_call_id(line), inf),
                 self.killed.get(line["pid"], inf),
-                self._valid_until[hold],
+                self.valid_until[hold],
             )
             if end > line["at"]:
                 yield Call(*hold, line["key"], line["pid"], line["at"], end, tuple(line["limits"]))
@@ -111,9 +126,12 @@ def check(fire: Fire) -> dict[str, Any]:
     history = History(fire.lines())
     heads = {head.run_id: head for head in fire.store.list(RunFilter())}
     check_results(fire, heads)
-    served = check_queues(fire, history)
-    live = check_concurrency(fire, history)
+    served = check_queues(fire, heads, history)
+    live = check_concurrency(fire, heads, history)
     check_documents(history)
+    assert fire.watcher.longest_lost < SLOT_MARGIN, (fire.seed, fire.watcher.report())
+    assert fire.watcher.oldest < WAIT_BOUND, (fire.seed, fire.watcher.report())
+    overtaking = check_order(fire, heads, history)
     fastest = check_rate(history)
     fired = {each.name: check_schedule(fire, each, heads, history) for each in SCHEDULES}
     return {
@@ -124,6 +142,7 @@ def check(fire: Fire) -> dict[str, Any]:
         "claims": len(history.of("claim")),
         "most at once": live,
         "most begun in a period": fastest,
+        "most overtaking": overtaking,
         "revived leases": len(history.revived),
         "workers": served,
         "schedules": fired,
@@ -141,39 +160,50 @@ def check_results(fire: Fire, heads: dict[str, Any]) -> None:
         assert result_of(fire, graph, run_id) == fire_graphs.expected(graph, number), (fire.seed, run_id)
 
 
-def check_queues(fire: Fire, history: History) -> int:
+def check_queues(fire: Fire, heads: dict[str, Any], history: History) -> int:
     """No worker has executed a run of a queue that it doesn't serve; return how many workers there were."""
-    queues = {run_id: started.queue for run_id, started in fire.started.items()}
-    for (run, fence), pid in history.holders.items():
-        serves = history.queues[pid]
-        if run in queues and serves is not None:
-            assert queues[run] in serves, (fire.seed, run, fence, pid)
+    for line in history.of("begin"):
+        serves = history.queues[line["pid"]]
+        assert serves is None or heads[line["run"]].queue in serves, (fire.seed, line)
     return len(history.queues)
 
 
-def check_concurrency(fire: Fire, history: History) -> dict[str, int]:
+def check_concurrency(fire: Fire, heads: dict[str, Any], history: History) -> dict[str, int]:
     """There were never more live slots than a limit allows; return how many there were at most."""
     intervals: dict[str, list[tuple[float, float, Any]]] = defaultdict(list)
     spans: dict[Hold, list[Call]] = defaultdict(list)
     for call in history.calls:
-        for limit in call.limits:
+        for limit in call.limits if "calls" in fire_graphs.LIMITED else ():
             intervals[limit].append((call.began, call.ended, call))
         spans[call.run, call.fence].append(call)
     for (run, _), calls in spans.items():
         span = (min(call.began for call in calls), max(call.ended for call in calls), calls)
-        started = fire.started.get(run)
-        if started is not None and started.graph == "parts":
-            intervals["whole"].append(span)
-        if started is not None and started.queue == "gpu":
-            intervals["gpu"].append(span)
-    most = {limit: _most_at_once(each) for limit, each in intervals.items()}
+        for limit in ("whole", "gpu"):
+            if fire_graphs.limits_run(limit, heads[run].graph, heads[run].queue):
+                intervals[limit].append(span)
+    most = {limit: most_at_once(each) for limit, each in intervals.items()}
     for limit, (count, which) in most.items():
-        part = "runs" if limit in ("whole", "gpu") else "calls"
-        if part in fire_graphs.LIMITED:
-            assert count <= fire_graphs.CONCURRENCY[limit], (fire.seed, limit, which)
+        assert count <= fire_graphs.CONCURRENCY[limit], (fire.seed, limit, which)
     for limit, count in fire.watcher.most_live.items():
         assert count <= fire_graphs.CONCURRENCY[limit], (fire.seed, limit, count)
     return {limit: count for limit, (count, _) in most.items()}
+
+
+def check_order(fire: Fire, heads: dict[str, Any], history: History) -> int:
+    """No run is overtaken by others of its lane without end; return by how many it was at most."""
+    began: dict[str, float] = {}
+    for line in history.of("begin"):
+        began.setdefault(line["run"], line["at"])
+    lanes: dict[tuple[str, str, int], list[str]] = defaultdict(list)
+    for run_id, started in fire.started.items():
+        lanes[started.graph, started.queue, heads[run_id].priority].append(run_id)
+    most = 0
+    for lane in lanes.values():
+        for place, run_id in enumerate(lane):
+            overtaking = [each for each in lane[place + 1 :] if began[each] < began[run_id]]
+            assert len(overtaking) <= MOST_OVERTAKING, (fire.seed, run_id, overtaking)
+            most = max(most, len(overtaking))
+    return most
 
 
 def check_documents(history: History) -> None:
@@ -193,7 +223,7 @@ def check_rate(history: History) -> int:
         if line["limit"] == "paced":
             for run, fence, call, state in line["slots"]:
                 if state == "held":
-                    granted.setdefault((line["pid"], run, fence, call), line["at"])
+                    granted.setdefault((line["pid"], run, fence, call), line["began"])
     begun: list[tuple[float, Line]] = []
     for line in history.of("begin"):
         if "paced" in line["limits"]:
@@ -216,25 +246,21 @@ def check_schedule(fire: Fire, planned: Planned, heads: dict[str, Any], history:
     found = find_schedule(fire.store, planned.name)
     assert found is not None
     place, timetable = found[0].place, found[0].plan.timetable
-    assert (place.starting, info.failed) == ((), 0), info
-    runs = {run_id: head for run_id, head in heads.items() if f"schedule:{planned.name}" in head.tags}
-    times: list[int] = []
-    at = timetable.after(timetable.origin - 1)
-    while at is not None and place.newest is not None and at <= place.newest:
-        times.append(at)
-        at = timetable.after(at)
+    assert (info.status, place.starting, place.waiting, info.failed) == ("ended", (), (), 0), info
+    assert timetable.ends is not None
+    times = list(timetable.times_from(timetable.origin, timetable.ends))
     by_id = {f"{planned.name}:{stamp(time)}": time for time in times}
+    runs = {run_id: head for run_id, head in heads.items() if f"schedule:{planned.name}" in head.tags}
     assert set(runs) <= set(by_id), (fire.seed, set(runs) - set(by_id))
     assert info.fired == len(runs), (fire.seed, info)
-    assert info.fired + info.skipped + len(place.waiting) == len(times), (fire.seed, info, times, place)
+    assert info.fired + info.skipped == len(times), (fire.seed, info, times, place)
     if planned.catch_up == "all" and planned.overlap in ("queue", "allow"):
         assert info.skipped == 0, (fire.seed, info)
-    allowed = {"completed", "cancelled"} if planned.overlap == "cancel_old" else {"completed"}
-    assert {head.status for head in runs.values()} <= allowed, (fire.seed, runs)
-    for run_id, head in runs.items():
-        if head.status == "completed":
-            number = SCHEDULES.index(planned)
-            assert result_of(fire, "turns", run_id) == fire_graphs.expected("turns", number), run_id
+    reasons = [firing.detail for firing in info.recent if firing.outcome == "skipped"]
+    assert all("hadn't ended" in each or "missed" in each for each in reasons), (fire.seed, reasons)
+    created = Counter(line["run"] for line in history.of("create"))
+    assert all(created[run_id] <= 1 for run_id in runs), (fire.seed, created)
+    check_scheduled_runs(fire, planned, runs)
     if planned.overlap in ("skip", "queue"):
         # Not by the heads: a worker that listed a run may claim it once more after it has ended, and release it.
         ended = {line["run"]: line["began"] for line in history.of("status") if line["status"] in ENDED}
@@ -242,21 +268,21 @@ def check_schedule(fire: Fire, planned: Planned, heads: dict[str, Any], history:
         for before, after in pairwise(in_order):
             # A process that was killed may not have logged the end.
             assert ended.get(before.run_id, 0.0) <= after.created, (fire.seed, before, after)
-    return {"fired": info.fired, "skipped": info.skipped, "waiting": len(place.waiting)}
+    return {"fired": info.fired, "skipped": info.skipped}
 
 
-def _call_id(line: Line) -> tuple[Any, ...]:
-    return line["pid"], line["run"], line["fence"], line["key"], line["call"]
+def check_scheduled_runs(fire: Fire, planned: Planned, runs: dict[str, Any]) -> None:
+    """Runs that were fired have come to what they should, or were cancelled by policy: never the newest one."""
+    number = SCHEDULES.index(planned)
+    for run_id, head in runs.items():
+        if head.status == "cancelled" and planned.overlap == "cancel_old":
+            assert head.created < max(each.created for each in runs.values()), (fire.seed, runs)
+            continue
+        assert head.status == "completed", (fire.seed, head)
+        assert result_of(fire, "turns", run_id) == fire_graphs.expected("turns", number), run_id
 
 
-def _was_suspended(history: History, line: Line, since: float) -> bool:
-    return any(
-        began - LEASE < line["at"] and ended > since - LEASE
-        for began, ended in history.suspended[line["pid"]]
-    )
-
-
-def _most_at_once(intervals: list[tuple[float, float, Any]]) -> tuple[int, list[Any]]:
+def most_at_once(intervals: list[tuple[float, float, Any]]) -> tuple[int, list[Any]]:
     """How many intervals overlap at most, and which."""
     steps = sorted(
         step for began, ended, _ in intervals for step in ((began, 1), (ended, -1))
@@ -268,3 +294,14 @@ def _most_at_once(intervals: list[tuple[float, float, Any]]) -> tuple[int, list[
         if at_once > most:
             most, when = at_once, at
     return most, [which for began, ended, which in intervals if began <= when < ended]
+
+
+def _call_id(line: Line) -> tuple[Any, ...]:
+    return line["pid"], line["run"], line["fence"], line["key"], line["call"]
+
+
+def _was_suspended(history: History, line: Line, since: float) -> bool:
+    return any(
+        began - LEASE < line["at"] and ended > since - LEASE
+        for began, ended in history.suspended[line["pid"]]
+    )

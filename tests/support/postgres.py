@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Iterator
@@ -87,20 +86,26 @@ class Server:
     def stop(self) -> None:
         self._server._stop()
 
-    def pids(self) -> list[int]:
-        """The server and all its processes."""
-        master = needed("psutil").Process(self._server.get_pid())
-        return [master.pid, *(child.pid for child in master.children(recursive=True))]
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[list[Any]]:
+        """Suspend the server and all its processes; continue those that are left afterwards. Gives the processes."""
+        psutil = needed("psutil")
+        master = psutil.Process(self._server.get_pid())
+        # First, so that there are no new processes. Those that end while they are listed are left out.
+        master.suspend()
+        family = [master, *master.children(recursive=True)]
+        try:
+            _to_each(family, "suspend")
+            yield family
+        finally:
+            _to_each(family, "resume")
 
     def kill(self) -> None:
         """kill -9 to the server and all its processes, as a crash of its machine would."""
-        psutil = needed("psutil")
-        family = [psutil.Process(pid) for pid in self.pids()]
-        for process in family:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process.pid, signal.SIGKILL)
+        with self.suspended() as family:
+            _to_each(family, "kill")
         deadline = time.monotonic() + PATIENCE
-        while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in family):
+        while any(map(_is_alive, family)):
             assert time.monotonic() < deadline, "the server doesn't die"
         # These name a process that may be a zombie still, which the next server would take for a running one.
         for lock in ("postmaster.pid", ".s.PGSQL.5432.lock"):
@@ -109,6 +114,21 @@ class Server:
     def remove(self) -> None:
         self._server.cleanup()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _to_each(processes: list[Any], action: str) -> None:
+    """Do this to each process that hasn't ended."""
+    for process in processes:
+        with contextlib.suppress(needed("psutil").NoSuchProcess):
+            getattr(process, action)()
+
+
+def _is_alive(process: Any) -> bool:
+    psutil = needed("psutil")
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def serve() -> Iterator[Server]:
@@ -132,6 +152,10 @@ class ServerClock:
 
     def __call__(self) -> float:
         return self.now
+
+    def set_by(self, seconds: float) -> None:
+        """Set the clock forward, or back by a number below 0."""
+        self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         """Have the store see this many seconds pass."""

@@ -9,7 +9,7 @@ Then the faults stop, and every run has to end.
 What has to hold is checked as it happens:
 
 - never more calls are under way than the limit allows. A call is under way from when its process knows that it has a
-  slot until it gives that back, as long as the lease of its run is valid.
+  slot until it gives that back, whenever the lease of its run is valid.
 - in no period more calls begin than the rate allows, by the store's clock; setting that back doesn't matter
 - a slot is given to a call only if those that stand before it in line have one
 - once the faults have stopped, each call gets its slot within a bounded time, and none is woken for nothing
@@ -29,6 +29,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait, limits_of
 from limpet.engine.leases.limits import steps
 from limpet.engine.leases.limits.document import (
+    KEPT,
     RESERVED,
     LimitDocument,
     Slot,
@@ -51,7 +52,8 @@ from limpet.journal.store import (
     PostsWaiting,
     RunHead,
 )
-from support.interleaving import Interleaving, Never, ProcessStore, SharedLock
+from support.exploration import Replacement, explore_worlds, replaced
+from support.interleaving import Interleaving, ProcessStore, SharedLock
 
 LEASE = 10.0
 LENGTH = 400
@@ -64,10 +66,6 @@ TEST = "tests/models/test_simulated_limits.py"
 
 Call = tuple[str, tuple[str, ...], float]
 """The key of a call, its limits, and the seconds that it takes."""
-
-
-class Violation(AssertionError):
-    """A schedule in which something happened that never may."""
 
 
 class RunPlan:
@@ -140,8 +138,6 @@ class LimitWorld(Interleaving):
         self.rate_since: dict[str, int] = {}
         self.slots_since: dict[tuple[str, str, str], int] = {}
         """By limit, run and call: with which change of the limit it got its slot, or its reservation."""
-        self.lapsed: set[tuple[str, int]] = set()
-        """Leases, by run and fence, that have expired. They may be renewed, but slots under them are lost."""
         self.waiting: set[tuple[str, str, str]] = set()
         """By limit, run and call: those that wait. One that asked and got an error isn't passed."""
         self.held_at: dict[tuple[str, str, str, int], tuple[float, int]] = {}
@@ -160,7 +156,6 @@ class LimitWorld(Interleaving):
             self.start_run()
         for _ in range(length):
             self.act()
-            self.check_under_way()
         self.settle()
 
     def act(self) -> None:
@@ -301,29 +296,23 @@ class LimitWorld(Interleaving):
         grant = Grant(request.lease.run_id, request.lease.fence, request.call, frozenset(counts_for))
         self.note(thread.process.name, "has slots", *request[:3], request.wait)
         self.under_way.append(grant)
-        self.check_under_way()
         for name in grant.limits:
             self.check_number(name, allowed[name])
         return grant
 
     def check_number(self, name: str, allowed: int) -> None:
-        """Not too many calls are under way."""
-        using = [grant for grant in self.under_way if name in grant.limits]
+        """Not too many calls are under way. Those that have lost their lease don't count, unless it is renewed."""
+        valid = self.store.are_valid([grant.lease for grant in self.under_way])
+        using = [
+            grant
+            for grant, is_valid in zip(self.under_way, valid, strict=True)
+            if is_valid and name in grant.limits
+        ]
         self.check(
             len(using) <= allowed,
             f"{len(using)} calls use {name!r}, which allows {allowed}: "
             + ", ".join(f"{grant.lease.run_id} {grant.call}" for grant in using),
         )
-
-    def check_under_way(self) -> None:
-        """What has lost its lease no longer counts, even if the lease is renewed later."""
-        leases = [lease for process in self.processes for lease in process.leases.values()]
-        for lease, is_valid in zip(leases, self.store.are_valid(leases), strict=True):
-            if not is_valid:
-                self.lapsed.add((lease.run_id, lease.fence))
-        for grant in self.under_way:
-            if (grant.lease.run_id, grant.lease.fence) in self.lapsed:
-                grant.limits = frozenset()
 
     def count_for_rate(self, name: str, at: tuple[float, int] | None) -> None:
         """A call begins that counts for a rate."""
@@ -362,7 +351,9 @@ class LimitWorld(Interleaving):
                 entries[ticket] = (entry.run_id, entry.call, len(self.values.get(limit, ())))
             elif name == "delete_document" and answer:
                 self.note("  ", self.who, "takes out of the line", limit, ticket)
-                del entries[ticket]
+                run_id, call, _ = entries.pop(ticket)
+                # It is there again when it has asked, and knows that it is.
+                self.waiting.discard((limit, run_id, call))
         elif document.startswith(LIMITS):
             limit = document.removeprefix(LIMITS)
             if name == "put_document" and answer is not None:
@@ -414,7 +405,8 @@ class LimitWorld(Interleaving):
         had = {(slot.run_id, slot.call) for slot in before.slots}
         has = {(slot.run_id, slot.call) for slot in after.slots}
         for slot in after.slots:
-            if (slot.run_id, slot.call) in had:
+            # What is kept was granted before. A limit without a concurrency has had no slot for it since.
+            if (slot.run_id, slot.call) in had or slot.state == KEPT:
                 continue
             place = self.place_of(entries, slot)
             for ticket, (run_id, call, since) in entries.items():
@@ -462,7 +454,6 @@ class LimitWorld(Interleaving):
         seconds = self.dice.choice((0.01, 0.2, 1.0, LEASE / 4, LEASE / 2, LEASE + 1))
         self.advance(seconds)
         self.note("it is", self.clock.monotonic())
-        self.check_under_way()
 
     def set_time(self) -> None:
         """The time of day is set."""
@@ -539,7 +530,6 @@ class LimitWorld(Interleaving):
                     self.begin_look(process)
         while able := self.able():
             self.step(self.dice.choice(able))
-            self.check_under_way()
         self.advance(POLL / 2)
         self.renew()
 
@@ -558,14 +548,29 @@ class LimitWorld(Interleaving):
         )
 
     def longest(self) -> float:
-        """How long it takes at most until all runs have ended."""
+        """How long it takes at most until all runs have ended.
+
+        All calls are made one after the other, and each has to be noticed. Before that, two leases may have to end:
+        those of processes that crashed, and of those that freeze or lose an answer while they take a run over. A
+        crashed process may also have had calls stand in line that no run knows of. For each, a slot is reserved in
+        vain, for the length of a lease; in the worst case one after the other. Last, the rates.
+        """
         calls = [call for plan in self.plans.values() for step in plan.steps for call in step]
-        seconds = sum(call[2] + 4 * POLL for call in calls) + 6 * LEASE
+        seconds = sum(call[2] + 4 * POLL for call in calls) + (2 + self.strays()) * LEASE
         rates = [values[-1].rate for values in self.values.values() if values[-1] is not None]
         for rate in [*rates, self.declared[0].rate]:
             if rate is not None:
                 seconds += (len(calls) / rate.number + 1) * rate.seconds * 1.2
         return seconds
+
+    def strays(self) -> int:
+        """How many tickets stand in line that no run knows of."""
+        known = set()
+        for run_id in self.plans:
+            waits = Journal(json.loads(self.store.read(run_id).records[-1])).waits
+            known.update(tuple(wait) for wait in waits.values())
+        in_line = [(limit, ticket) for limit, entries in self.entries.items() for ticket in entries]
+        return sum(place not in known for place in in_line)
 
     def check_empty(self) -> None:
         """No slot is lost."""
@@ -608,7 +613,7 @@ class Driver:
         self.taken = head.taken
         self.journal = journal
         self.asks_anyway = world.faults and world.dice.random() < 0.1
-        """Whether calls ask although it isn't known to be their turn."""
+        """Whether calls are to ask although it isn't known to be their turn."""
 
     def drive(self) -> None:
         """Raises what the store raises."""
@@ -618,8 +623,9 @@ class Driver:
                 self.journal.done = []
                 continue
             self.take_in()
+            if self.asks_anyway:
+                self.ask_again()
             able = [call for call in self.plan.steps[self.journal.step] if self.can_ask(call)]
-            self.asks_anyway = False
             if able:
                 self.ask(able)
             elif self.plan.stays:
@@ -642,13 +648,20 @@ class Driver:
                 data = read_post(self.plan.run_id, post).data
                 self.journal.told.append([data["name"], data["value"]])
 
+    def ask_again(self) -> None:
+        """A person resumes the run: calls ask although it isn't their turn. That is stored before they do."""
+        self.asks_anyway = False
+        self.journal.told += [wait for wait in self.journal.waits.values() if wait not in self.journal.told]
+        while not self.save(None):
+            self.take_in()
+
     def can_ask(self, call: Call) -> bool:
         """Whether a call isn't done, and doesn't wait."""
         key = call[0]
         if key in self.journal.done:
             return False
         wait = self.journal.waits.get(key)
-        return wait is None or self.asks_anyway or list(wait) in self.journal.told
+        return wait is None or wait in self.journal.told
 
     def ask(self, calls: list[Call]) -> None:
         """Ask for the slots of calls, and make those that have them."""
@@ -736,33 +749,16 @@ def simulated() -> Iterator[None]:
         def __getattr__(self, name: str) -> Any:
             return getattr(world().dice, name)
 
-    patches: list[tuple[Any, str, Any]] = [
+    patches: list[Replacement] = [
         (steps, "Lock", SharedLock),
         (steps, "random", Chance()),
         (steps, "sleep", lambda seconds: world().sleep(seconds)),
         (limit_slots, "monotonic", lambda: world().clock.monotonic()),
     ]
-    before = [getattr(module, name) for module, name, _ in patches]
-    for module, name, made in patches:
-        setattr(module, name, made)
-    try:
+    with replaced(patches):
         yield
-    finally:
-        for (module, name, _), was in zip(patches, before, strict=True):
-            setattr(module, name, was)
 
 
 def explore(seeds: Iterable[int], kind: type[LimitWorld] = LimitWorld, length: int = LENGTH) -> int:
     """Run the schedules of these seeds; returns how many. Raises a `Violation` for the first that fails."""
-    count = 0
-    with simulated():
-        for seed in seeds:
-            world = kind(seed)
-            try:
-                world.run(length)
-            except (Exception, Never) as problem:
-                raise Violation(world.report(problem, TEST)) from problem
-            finally:
-                world.end_threads()
-            count += 1
-    return count
+    return explore_worlds(seeds, kind, length, simulated(), TEST)

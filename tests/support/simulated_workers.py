@@ -8,13 +8,16 @@ from typing import Any
 
 from limpet.engine.drivers.child_runs import SessionChildren
 from limpet.engine.drivers.node_call import call_node
+from limpet.engine.drivers.sync_driver import slots_of
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.driver_commands import (
+    AcquireSlots,
     Asked,
     Begin,
     Cancelled,
     Failed,
     Gather,
+    ReleaseSlots,
     Report,
     Sleeping,
     Verdict,
@@ -85,6 +88,8 @@ class Drive:
             self.begun.extend(command.tasks)
         elif isinstance(command, Gather):
             answer = self._gather(command.seconds)
+        elif isinstance(command, (AcquireSlots, ReleaseSlots)):
+            answer = self._exchange_slots(command)
         elif isinstance(command, Wait):
             answer = Cancelled() if self.session.stop.asked else None
         try:
@@ -92,13 +97,27 @@ class Drive:
         except StopIteration as end:
             self.verdict = end.value
             self._check_due(end.value)
-            self.session.close()
+            self.close()
             return
         self.until = 0.0
         if isinstance(self.command, Wait):
             self.until = self.command.until
         elif isinstance(self.command, Report):
             self.command = None
+
+    def _exchange_slots(self, command: AcquireSlots | ReleaseSlots) -> Any:
+        if isinstance(command, ReleaseSlots):
+            self.sim.released_slots(self, command.tasks)
+            return slots_of(self.session).carry_out(command)
+        self.did = True
+        answers = slots_of(self.session).carry_out(command)
+        self.sim.asked_for_slots(self, command.tasks, answers)
+        return answers
+
+    def close(self) -> None:
+        """End it here: the run is given back as it is stored."""
+        self.sim.closing(self)
+        self.session.close()
 
     def _check_in_time(self) -> None:
         """A run isn't asked to stop for its deadline before that has passed."""
@@ -204,7 +223,10 @@ class Worker:
         each = sim.dice.choice((None, None, 1))
         sim.current = self
         sim.link_here()
-        options = SupervisorOptions(LEASE, self.limit, each, max_sleep=MAX_SLEEP, max_crashes=MAX_CRASHES)
+        queues = sim.queues_of_worker()
+        options = SupervisorOptions(
+            LEASE, self.limit, each, max_sleep=MAX_SLEEP, max_crashes=MAX_CRASHES, queues=queues
+        )
         self.supervisor = Supervisor(sim.store, sim.catalog, options)
         self.supervisor.watch_loop._next_report = float("inf")
 
@@ -213,11 +235,12 @@ class Worker:
         """Whether it was asked to stop."""
         return self.supervisor.resumer.stopping
 
-    def look(self) -> None:
-        """Take on what is ready, as a supervisor does."""
+    def look(self, again: bool = False) -> None:
+        """Take on what is ready, as a supervisor does; `again` if it does so at once, as it has room for more."""
         watch_loop = self.supervisor.watch_loop
         orphan_finder = self.supervisor.resumer.orphans
-        watch_loop._next_look = 0.0
+        if not again:
+            watch_loop._next_look = 0.0
         orphan_finder._next_list = inf
         found: list[RunHead] | None
         if self.sim.dice.random() < 0.1:
@@ -225,18 +248,35 @@ class Worker:
             found = self.orphans()
         else:
             found = watch_loop.look()
-            self.sim.check_urgency(self, found)
-        self.chosen += watch_loop.pick(found or [])
+            if not again:
+                self.sim.check_urgency(self, found)
+        # Else these are orphans, or its backlog: what it found before and had no room for.
+        has_seen_all = not again and found is not None and orphan_finder._next_list == inf
+        failures = self.sim.failures
+        picked = watch_loop.pick(found or [])
+        self.sim.picked(self, picked)
+        if has_seen_all and self.sim.failures == failures:
+            self.sim.check_fairness(self, found or [], picked)
+        self.chosen += self.claim(picked)
         self.sim.check(len(self.supervisor.running) <= self.limit, "too many runs at once")
         while self.chosen and self.sim.dice.random() < 0.8:
             self.open(self.chosen.pop())
+
+    def claim(self, picked: list[RunHead]) -> list[RunHead]:
+        """Claim runs that were picked together, or leave it to when each is opened."""
+        if self.sim.dice.random() < 0.3:
+            return picked
+        try:
+            return self.supervisor.watch_loop.claim(picked)
+        except StoreUnavailable:
+            return []
 
     def orphans(self) -> list[RunHead] | None:
         """The runs of workers that have died; None if the store is unavailable."""
         resumer = self.supervisor.resumer
         excluded = resumer.skipped.run_ids().union(self.supervisor.running)
         try:
-            return resumer.orphans.find(excluded)
+            return [head for head in resumer.orphans.find(excluded) if resumer.served.serves(head.lane)]
         except Exception:
             return None
 
@@ -245,6 +285,7 @@ class Worker:
         resumer = self.supervisor.resumer
         opened = resumer.open_session(head)
         if opened is None:
+            resumer.admission.release([head.run_id])
             resumer.ended(head, None)
         else:
             record = self.sim.runs[head.run_id]
@@ -256,7 +297,9 @@ class Worker:
             self.sim.check(not (self.drives and record.is_suspect), "a suspect isn't executed alone")
             beside = [drive for drive in self.drives if drive.is_current and drive.record.is_suspect]
             self.sim.check(not beside, "a run is executed beside a suspect")
-            self.drives.append(Drive(self.sim, head, opened))
+            drive = Drive(self.sim, head, opened)
+            self.drives.append(drive)
+            self.sim.opened(self, drive)
             self.sim.note(self.name, "resumes", head.run_id)
 
     def step(self) -> bool:
@@ -272,6 +315,7 @@ class Worker:
         if drive.verdict is not None:
             self.sim.note(self.name, "is done with", drive.head.run_id, drive.verdict.status)
             self.drives.remove(drive)
+            self.supervisor.resumer.admission.release([drive.head.run_id])
             self.supervisor.resumer.ended(drive.head, drive.verdict)
         return True
 
@@ -288,6 +332,7 @@ class Worker:
     def drop(self) -> None:
         """The grace is over: what is still under way is given back as it is."""
         for drive in self.drives:
-            drive.session.close()
+            drive.close()
         self.drives.clear()
         self.chosen.clear()
+        self.supervisor.resumer.release_claimed()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from limpet.journal.store import FAILED, Commit, Lane, Lease, NewRun, Post, RunH
 from limpet.journal.waits import MESSAGE
 from limpet.stores.memory import MemoryStore
 from limpet.testing.conformance.store_calls import ManualClock
-from support.simulated_graphs import CASES, DELAY, NAP, NOTHING
+from support.simulated_graphs import CASES, DELAY, NAP, NOTHING, Case
 
 if TYPE_CHECKING:
     from support.simulated_workers import Drive, Worker
@@ -112,6 +112,16 @@ class Store(MemoryStore):
         self.sim.lose_answer()
         return lease
 
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        self.sim.reach()
+        before = {head.run_id: head for head in self.sim.heads()}
+        leases = super().claim_ready(wanted, holder, ttl)
+        for lease in leases:
+            if lease is not None:
+                self.sim.claimed(before[lease.run_id], lease)
+        self.sim.lose_answer()
+        return leases
+
     def head(self, run_id: str) -> RunHead:
         self.sim.reach()
         return super().head(run_id)
@@ -171,6 +181,10 @@ class World:
     """A store, a clock, workers, and what is known of the runs. The same seed is the same world."""
 
     store_kind: type[Store]
+    cases: Mapping[str, Case] = CASES
+    """The graphs that it has, by name."""
+    test = "tests/models/test_simulation.py"
+    """Which test shows it again."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -179,12 +193,14 @@ class World:
         self.trace = list[tuple[Any, ...]]()
         self.outage = 0
         self.lossy = False
+        self.failures = 0
+        """How many calls of the store have failed."""
         self.runs: dict[str, Record] = {}
         self.known_dead: dict[str, bool] = {}
         self.workers: list[Worker] = []
         self.current: Worker | None = None
         self.driving: Drive | None = None
-        self.catalog = GraphCatalog([case.graph for case in CASES.values()])
+        self.catalog = GraphCatalog([case.graph for case in self.cases.values()])
         self.store = self.store_kind(self)
         self.outside: dict[Any, LeaseClient] = {}
 
@@ -222,7 +238,7 @@ class World:
 
     def compiled(self, graph: str) -> CompiledGraph:
         """A graph as those run it who are no workers."""
-        found: CompiledGraph = CASES[graph].graph.compiled()
+        found: CompiledGraph = self.cases[graph].graph.compiled()
         return found._replace(client=self.outside_link(), interval=1)
 
     def now_here(self) -> float:
@@ -249,19 +265,21 @@ class World:
     def report(self, problem: BaseException) -> str:
         """What happened, and how to see it again."""
         lines = "\n".join("  " + " ".join(map(str, words)) for words in self.trace)
-        again = f"SIMULATION_SEED={self.seed} pytest tests/models/test_simulation.py"
+        again = f"SIMULATION_SEED={self.seed} pytest {self.test}"
         return f"seed {self.seed}: {type(problem).__name__}: {problem}\n{lines}\nTo see it again: {again}"
 
     def reach(self) -> None:
         """Before the store does anything: it may be out of reach."""
         if self.outage:
             self.outage -= 1
+            self.failures += 1
             raise StoreUnavailable("it is away")
 
     def lose_answer(self) -> None:
         """After the store has done something."""
         if self.lossy:
             self.lossy = False
+            self.failures += 1
             raise StoreUnavailable("the connection broke")
 
     def created(self, run: NewRun) -> None:
@@ -372,6 +390,28 @@ class World:
             if task.node == target:
                 self.check(record.done_at[source] + seconds <= now, f"{key} begins before its edge is over")
 
+    def queues_of_worker(self) -> tuple[str, ...] | None:
+        """The queues that a new worker serves; None for all."""
+        return None
+
+    def asked_for_slots(self, drive: Drive, tasks: Sequence[NodeContext], answers: Sequence[Any]) -> None:
+        """Calls have asked for slots of their limits; for each None if it has them."""
+
+    def released_slots(self, drive: Drive, tasks: Sequence[NodeContext]) -> None:
+        """Calls are about to give back their slots."""
+
+    def picked(self, worker: Worker, heads: Sequence[RunHead]) -> None:
+        """A worker has picked runs, which have the slots that they need as a whole."""
+
+    def check_fairness(self, worker: Worker, found: Sequence[RunHead], picked: Sequence[RunHead]) -> None:
+        """A worker has picked some of the runs that it found."""
+
+    def opened(self, worker: Worker, drive: Drive) -> None:
+        """A worker has claimed a run and opened it."""
+
+    def closing(self, drive: Drive) -> None:
+        """A worker is about to close a run, and gives back what it has of limits."""
+
     def lies_down(self, task: NodeContext | None, seconds: float) -> None:
         """A node is about to sleep."""
         assert task is not None
@@ -442,6 +482,10 @@ class World:
         self.driving.kept.append(key)
         return name
 
+    def ready_for(self, worker: Worker) -> list[RunHead]:
+        """The runs that are ready, and that a worker may take."""
+        return self.store.ready_of(self.catalog.names, MANY)
+
     def check_urgency(self, worker: Worker, found: list[RunHead] | None) -> None:
         """No run that a worker leaves is more urgent than one of its graph that it picks."""
         watcher = worker.supervisor
@@ -456,7 +500,7 @@ class World:
         least: dict[str, int] = {}
         for head in chosen.values():
             least[head.graph] = min(head.priority, least.get(head.graph, head.priority))
-        for head in suspects.others(self.store.ready_of(self.catalog.names, MANY)):
+        for head in suspects.others(self.ready_for(worker)):
             left = head.run_id not in chosen and head.run_id not in watcher.running
             passed = (
                 left

@@ -27,21 +27,33 @@ What has to hold is checked as it happens, from what the store was seen to accep
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
+from limpet.defaults import QUEUE
+from limpet.engine.drivers import node_slots
 from limpet.engine.leases import lease_client as client
+from limpet.engine.leases import limit_slots
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.leases.limits import steps as limit_steps
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.operations import cancel, send
 from limpet.engine.operations.run_info import run_info
 from limpet.engine.sessions import failed_saves, node_saves, session, trials
 from limpet.engine.sessions import resume as entry
 from limpet.engine.sessions import start as creation
-from limpet.engine.supervisor import orphans, run_resumer, skipped_runs, stranded_runs, watch_loop
+from limpet.engine.supervisor import (
+    lanes,
+    limit_admission,
+    orphans,
+    run_resumer,
+    schedule_firing,
+    skipped_runs,
+    stranded_runs,
+    watch_loop,
+)
 from limpet.errors import (
     AlreadyCompleted,
     AnswerRefused,
@@ -55,17 +67,40 @@ from limpet.journal.inbox import is_cancel
 from limpet.journal.reader import read_progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, RunHead
 from limpet.stores.memory import MemoryStore
-from support.simulated_graphs import CASES, DELAY, NAP, RECEIVES, SLEEP, Lost, Stage
+from support.exploration import Replacement, Violation, replaced
+from support.simulated_graphs import DELAY, NAP, RECEIVES, SLEEP, Lost, Stage
 from support.simulated_workers import Worker
 from support.simulated_world import APPROVALS, LEASE, Never, Record, World
 
-
-class Violation(AssertionError):
-    """A schedule in which something happened that never may."""
+ENOUGH_TIME = 1e6
+"""Seconds in which any run ends."""
+LENGTH = 40
+"""How many things happen in a schedule before the faults stop."""
+GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "chat", "mail", "poison", "family")
+EVENTS = {
+    "crash": 3,
+    "freeze": 3,
+    "leave": 2,
+    "renew": 6,
+    "jump": 7,
+    "skew": 1,
+    "set_time": 1,
+    "fail": 4,
+    "mumble": 3,
+    "start_run": 1,
+    "answer": 5,
+    "send": 5,
+    "cancel": 2,
+}
 
 
 class Simulation(World):
     """One schedule."""
+
+    graphs: Sequence[str] = GRAPHS
+    """Those that people start runs of."""
+    events: Mapping[str, int] = EVENTS
+    """What may happen besides the work of workers, and how often."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -86,7 +121,7 @@ class Simulation(World):
         if self.dice.random() < 0.62:
             self.work(self.dice.choice(self.workers))
             return
-        getattr(self, self.dice.choices(NAMES, WEIGHTS)[0])()
+        getattr(self, self.dice.choices(list(self.events), list(self.events.values()))[0])()
 
     def work(self, worker: Worker) -> None:
         """A worker does something, if it can."""
@@ -177,12 +212,13 @@ class Simulation(World):
     def start_run(self) -> None:
         """A person queues a run, and repeats that until the store answers."""
         self.go_outside()
-        case = CASES[self.dice.choice(GRAPHS)]
+        case = self.cases[self.dice.choice(self.graphs)]
         run_id = f"{case.graph.name}-{len(self.runs)}"
         n = self.dice.choice((0, 1, 2, 5))
         priority = self.dice.choice((0, 0, 1, 5))
         delay = self.dice.choice((0.0, 0.0, 0.0, DELAY))
         deadline = self.dice.choice((None,) * 9 + (LEASE, SLEEP + 5, 500.0))
+        queue = self.choose_queue()
         self.runs[run_id] = record = Record(case.graph.name, n, self.clock.now)
         until = None
         if deadline is not None:
@@ -193,7 +229,7 @@ class Simulation(World):
         while not made or made[-1] is None:
             try:
                 compiled = self.compiled(case.graph.name)
-                request = creation.StartRequest(given, None, run_id, deadline=until)
+                request = creation.StartRequest(given, None, run_id, deadline=until, queue=queue)
                 creation.enqueue(compiled, request, priority, delay)
                 made.append(True)
             except RunExists:
@@ -207,6 +243,10 @@ class Simulation(World):
         if delay and made == [True]:
             record.not_before[""] = self.clock.now + delay
         self.note("started", run_id, "n", n, "priority", priority, "delay", delay, "deadline", deadline)
+
+    def choose_queue(self) -> str:
+        """The queue of a new run."""
+        return QUEUE
 
     def answer(self) -> None:
         """A person answers a question, or approves."""
@@ -337,7 +377,7 @@ class Simulation(World):
                 self.send_to(head, wait.name)
         if head.status == PAUSED and (waits or (turn < 3 and self.dice.random() < 0.3)):
             self.answer_to(head)
-        elif head.status == FAILED and not CASES[head.graph].poison:
+        elif head.status == FAILED and not self.cases[head.graph].poison:
             self.go_outside()
             self.note("try again", head.run_id)
             self.retry(head)
@@ -356,7 +396,7 @@ class Simulation(World):
 
     def has_ended(self, head: RunHead) -> bool:
         """Whether nothing more is to be expected of a run."""
-        is_over = CASES[head.graph].poison or (self.is_overdue(head) and head.priority)
+        is_over = self.cases[head.graph].poison or (self.is_overdue(head) and head.priority)
         return head.status in (COMPLETED, CANCELLED) or (head.status == FAILED and bool(is_over))
 
     def is_overdue(self, head: RunHead) -> bool:
@@ -366,7 +406,7 @@ class Simulation(World):
     def check_complete(self, head: RunHead) -> None:
         """A run has ended as it had to."""
         record = self.runs[head.run_id]
-        case = CASES[head.graph]
+        case = self.cases[head.graph]
         self.check(head.status in ENDED, f"{head.run_id} never ends: it is {head.status}, due {head.due}")
         if record.cancelled is not None or (
             record.parent is not None and record.parent.cancelled is not None
@@ -383,31 +423,6 @@ class Simulation(World):
             self.check(
                 seen == wanted, f"{head.run_id} ended with {seen!r}, and an uninterrupted one with {wanted!r}"
             )
-
-
-ENOUGH_TIME = 1e6
-"""Seconds in which any run ends."""
-LENGTH = 40
-"""How many things happen in a schedule before the faults stop."""
-GRAPHS = ("line", "fan", "spread", "inner", "gate", "flow", "chat", "mail", "poison", "family")
-EVENTS = {
-    "crash": 3,
-    "freeze": 3,
-    "leave": 2,
-    "renew": 6,
-    "jump": 7,
-    "skew": 1,
-    "set_time": 1,
-    "fail": 4,
-    "mumble": 3,
-    "start_run": 1,
-    "answer": 5,
-    "send": 5,
-    "cancel": 2,
-}
-"""What may happen besides the work of workers, and how often."""
-NAMES = list(EVENTS)
-WEIGHTS = list(EVENTS.values())
 
 
 @contextmanager
@@ -436,10 +451,24 @@ def simulated() -> Iterator[None]:
             here = world().current
             return world().outside if here is None else here.links
 
-    patches: list[tuple[Any, str, Any]] = [
+    class Chance:
+        """Stands for the module `random`."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(world().dice, name)
+
+    patches: list[Replacement] = [
         (client, "this_process", lambda: world().who),
         (client, "is_dead", lambda name: world().known_dead.get(name, False)),
         (client, "_clients", Links()),
+        (limit_slots, "monotonic", lambda: world().clock.monotonic()),
+        (limit_admission, "monotonic", lambda: world().clock.monotonic()),
+        (schedule_firing, "monotonic", lambda: world().clock.monotonic()),
+        (lanes, "monotonic", lambda: world().clock.monotonic()),
+        (limit_steps, "sleep", lambda seconds: world().idle(seconds)),
+        (limit_steps, "random", Chance()),
+        (node_slots, "sleep", lambda seconds: world().idle(seconds)),
+        (watch_loop, "random", lambda: world().dice.random()),
         (orphans, "is_dead", lambda name: world().known_dead.get(name, False)),
         (orphans, "this_process", lambda: world().who),
         (orphans, "monotonic", lambda: world().clock.monotonic()),
@@ -458,16 +487,8 @@ def simulated() -> Iterator[None]:
         (failed_saves, "sleep", lambda seconds: world().idle(seconds)),
         (session, "_random", lambda: world().dice.random()),
     ]
-    before = [getattr(module, name) for module, name, _ in patches]
-    logging.disable(logging.CRITICAL)
-    for module, name, made in patches:
-        setattr(module, name, made)
-    try:
+    with replaced(patches):
         yield
-    finally:
-        logging.disable(logging.NOTSET)
-        for (module, name, _), was in zip(patches, before, strict=True):
-            setattr(module, name, was)
 
 
 def explore(seeds: Iterable[int], kind: type[Simulation] = Simulation, length: int = LENGTH) -> int:

@@ -18,6 +18,7 @@ from limpet import (
     START,
     DeclarationError,
     ExecutionError,
+    Limit,
     MemoryCheckpointer,
     MemoryStore,
     Retry,
@@ -28,6 +29,7 @@ from limpet import (
     load_from_file,
     loads,
 )
+from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
 from limpet.yaml_files.actions import registry
 from limpet.yaml_files.loading import check, check_text
 
@@ -374,6 +376,60 @@ def test_settings_of_the_config_are_those_of_compile_and_can_be_overridden(tmp_p
         loads(AGENT + "config: {observers: [lgo]}")
 
 
+CONFIG = """
+config:
+  store: memory
+  checkpoint_dir: {folder}/stops
+  interval: 2
+  preserve: true
+  keep_result: false
+  lease: 4.5
+  max_concurrency: 3
+  on_save_error: continue
+  keep: 7
+  deadline: 2h
+  queue: gpu
+  interrupt_before: [review]
+  interrupt_after: [prepare]
+"""
+
+
+def test_compile_after_load_keeps_the_settings_that_it_is_not_given(tmp_path: Path) -> None:
+    """F13: a program may give the graph of a file another store, and the rest stays as in the file."""
+    loaded = loads(AGENT + CONFIG.format(folder=tmp_path))
+    assert isinstance(loaded, StateGraph)
+    store = MemoryStore()
+    before = loaded.compiled()
+    after = loaded.compile(store=store, keep=3, interrupt_after=[]).compiled()
+    assert after.client is not None
+    assert before.client is not None
+    assert after.client.store is store
+    assert (after.keep, after.plan.interrupt_after) == (3, frozenset())
+    assert after.client.ttl == before.client.ttl == 4.5
+    assert isinstance(after.checkpointer, CheckpointFiles)
+    for name in (
+        *("interval", "preserve", "keep_result", "max_concurrency", "on_save_error", "deadline", "queue"),
+        "given",
+    ):
+        assert getattr(after, name) == getattr(before, name), name
+    assert after.plan.interrupt_before == before.plan.interrupt_before == {"review"}
+    # What one call gives is not a setting of the file.
+    assert loaded.compile(queue=None).compiled().keep == 7
+    assert loaded.compiled().queue is None
+
+
+@pytest.mark.parametrize("kind", ["nodes", "tasks"])
+def test_compile_after_load_keeps_the_limits_of_runs(kind: str) -> None:
+    """F13, H18: also those that the caller of `load` gave."""
+    limits = "limits: {tenant: {concurrency: 1}}\nconfig: {limits: [tenant]}"
+    text = f"{limits}\n{kind}: [{{name: a, set: {{x: 1}}}}]"
+    tenant = Limit("tenant", concurrency=1)
+    assert loads(text).compile(store=MemoryStore()).compiled().limits == (tenant,)
+    given = loads(text, queue="gpu").compile(store=MemoryStore()).compiled()
+    assert (given.queue, given.limits) == ("gpu", (tenant,))
+    assert loads(text).compile(limits=[]).compiled().limits == ()
+
+
 def test_retries_and_timeouts_are_those_of_python() -> None:
     """F13, H8."""
     graph = loads("""
@@ -576,6 +632,9 @@ nodes:
     assert graph.execute({}) == {"top": "model", "inside": "model", "mine": "other"}
     assert opened == ["model"]
     assert load(path, resources={"model": "fake"}).execute({})["top"] == "fake"
+    assert load(path).compile(max_concurrency=2).execute({})["top"] == "model"
+    assert load(path).compile(resources={"model": "fake"}).execute({})["top"] == "fake"
+    assert load(path).compile(resources={"other": "more"}).execute({})["top"] == "model"
 
 
 def test_a_parameter_that_no_resource_fills_is_noted_at_its_node(steps: ModuleType) -> None:

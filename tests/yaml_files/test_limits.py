@@ -22,15 +22,13 @@ config: {limits: [tenant]}
 def test_nodes_tasks_and_the_config_name_limits_that_the_file_declares() -> None:
     """H18: with their values, which the store then has; of graphs and of workflows."""
     for text in (GRAPH, GRAPH.replace("nodes", "tasks")):
-        compiled = loads(text).compiled()
+        store = MemoryStore()
+        graph = loads(text, store=store)
+        compiled = graph.compiled()
         assert compiled.plan.limits == (Limit("elsewhere"), Limit("openai", concurrency=2, rate="60/min"))
         assert compiled.limits == (Limit("tenant", concurrency=1),)
         assert compiled.plan.nodes["ask"].limits == ("elsewhere", "openai")
-        with pytest.raises(DeclarationError, match="no worker holds to limits yet"):
-            loads(text, store=MemoryStore())
-        store = MemoryStore()
-        lines = [line for line in text.splitlines() if "tenant" not in line]
-        loads("\n".join(lines), store=store).execute({})
+        graph.execute({})
         assert Limits(store).get("openai").concurrency == 2
 
 
@@ -50,3 +48,12 @@ def test_mistakes_are_reported_with_their_places(old: str, new: str, said: str) 
     with pytest.raises(DeclarationError) as caught:
         loads(GRAPH.replace(old, new), store=MemoryStore())
     assert said in str(caught.value)
+
+
+def test_the_name_of_a_limit_that_is_misspelt_is_noted_where_it_is() -> None:
+    """H18: in place of a message about the one that was meant."""
+    with pytest.raises(DeclarationError) as caught:
+        loads(GRAPH.replace("[openai, elsewhere]", "[elsewhere, openia]"))
+    [mistake] = caught.value.mistakes
+    assert ":9:25: " in mistake
+    assert "no limit 'openia'; did you mean 'openai'?" in mistake

@@ -273,3 +273,26 @@ def test_without_the_extra_there_is_one_clear_error(monkeypatch: pytest.MonkeyPa
     assert loads("nodes: [{name: a}]").execute({}) == {}
     with pytest.raises(UsageError, match=r"pip install 'limpet\[yaml\]'"):
         loads("nodes: [{name: a, prompt: '{{ state.x }}'}]")
+
+
+def test_mistakes_in_texts_are_reported_along_with_all_others() -> None:
+    """F13, H17, H18: each at its line, of graphs and of workflows, when the file is only checked, too."""
+    text = """
+limits:
+  openai: {rate: 60/mn, queues: ["c,d"]}
+nodes:
+  - name: ask
+    set: {x: 1}
+    limits: [openai]
+schedules:
+  - {name: often, every: 1h, timezone: X, queue: "e/f"}
+  - {name: nightly, cron: a b c d e}
+config:
+  queue: a,b
+  lease: soon
+"""
+    for kind in ("nodes", "tasks"):
+        declared = text.replace("nodes", kind)
+        found = mistakes(declared)
+        assert [int(each.split(":")[1]) for each in found] == [3, 3, 9, 9, 10, 12, 13]
+        assert mistakes(declared.replace("soon", "5")) == found[:-1]

@@ -41,6 +41,8 @@ def test_the_schedules_of_a_file_are_as_add_takes_them() -> None:
         ("{name: often, every: 1h, timezone: Berlin}", "there is no time zone 'Berlin'"),
         ("{name: often, every: 1h, overlap: wait}", "overlap can't be 'wait'"),
         ("{name: often, every: 1h, starts: 2h}", "starts must be a date and time"),
+        ("{name: often, every: 1h, starts: 1800}", "starts must be a date and time"),
+        ("{name: often, every: 1h, ends: 2w}", "ends must be a date and time"),
         ("{name: often, interval: 1h}", "did you mean 'every'?"),
         ("{name: often, every: 1h}\n  - {name: often, every: 2h}", "two schedules called 'often'"),
     ],

@@ -94,6 +94,8 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
     if isinstance(problem, DeadlinePassed):
         return graph_command(LATER_DEADLINE, "resume", args, run_id, *NEW_DEADLINE)
     operation = problem.next_operation
+    if operation == "replace":
+        return NextCommand("Look at the schedule with:", command_line("schedules show", args, args.name))
     if operation == "work":
         return worker_command("A worker takes it. If none is running, start one:", args)
     if operation == "answer":

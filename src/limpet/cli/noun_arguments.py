@@ -6,6 +6,7 @@ from argparse import ArgumentParser
 from typing import TYPE_CHECKING
 
 from limpet.cli.command_parser import TARGET, add_verb
+from limpet.cli.values import queue_list
 from limpet.defaults import RETENTION_HOURS
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ CATCH_UPS = ("none", "last", "all")
 
 
 def add_graph_verbs(verbs: Verbs) -> None:
-    show = add_verb(verbs, "show", "graph:show", "its nodes and edges")
+    show = add_verb(verbs, "show", "graph:show", "its nodes and edges, its queue and limits")
     show.add_argument("target", metavar="GRAPH", help=TARGET)
     check = add_verb(verbs, "check", "graph:check", "whether it is valid; else everything that is wrong")
     check.add_argument("target", metavar="GRAPH", help=TARGET)
@@ -64,8 +65,8 @@ def add_limit_verbs(verbs: Verbs) -> None:
     change.add_argument("--concurrency", metavar="N", help="how many at the same time; none: any number")
     rate = "how many may begin in a time: 60/min, 5/s, 10/2min; none: any number"
     change.add_argument("--rate", metavar="RATE", help=rate)
-    queues = "hold for all runs in this queue; repeatable; none: for no queue"
-    change.add_argument("--queue", action="append", metavar="QUEUE", help=queues)
+    queues = "hold for all runs in these queues (gpu,default); repeatable; none: for no queue"
+    change.add_argument("--queue", type=queue_list, action="extend", help=queues)
     change.add_argument("--reset", action="store_true", help="first go back to what the code says")
     delete = add_verb(verbs, "delete", "limits:delete", "delete a limit; what waits for it continues")
     delete.add_argument("name", metavar="NAME")

@@ -6,14 +6,20 @@ prints all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, NamedTuple
 
 from limpet.cli.output import Output, as_text, is_empty, one_line, shortened
+from limpet.cli.values import utc_time
+from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
+from limpet.engine.operations.run_info import RunInfo
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
 from limpet.observe.events import NODE_RETRY, Event
+from limpet.threads.workers import start_thread
 
 MAX_SHOWN_KEYS = 30
 """How many keys of a state, or tasks, a summary has."""
@@ -32,6 +38,49 @@ MAX_SHOWN_LINES = 5
 
 HIDDEN_KEYS = ("tasks", "dag")
 """Of the state of a workflow: what its tasks are shown instead of."""
+
+
+LIMIT_NOTICE_INTERVAL = 2.0
+"""Seconds between two looks whether a run waits for a slot of a limit."""
+
+
+@contextmanager
+def telling_limits(tell: Callable[[str], None], awaited: Callable[[], str | None]) -> Iterator[None]:
+    """Tell what a run waits for that executes here: `awaited()`, if it needs a slot of a limit and has none.
+
+    Such a run has no events, so nothing else would be seen of it.
+    """
+    ended = threading.Event()
+
+    def watch() -> None:
+        told = None
+        while not ended.wait(LIMIT_NOTICE_INTERVAL):
+            found = awaited()
+            if found is not None and found != told and not ended.is_set():
+                tell(found)
+            told = found
+
+    start_thread(watch, "limpet-limits")
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def waits_of(info: RunInfo, limits: Sequence[AwaitedLimit] = ()) -> str | None:
+    """What a run waits for, such as messages, with the deadlines; and slots of limits, with how much is used."""
+    usage: dict[tuple[str, str], str] = {}
+    for limit in limits:
+        usage.setdefault((limit.limit, limit.node), limit.usage)
+    found = []
+    for wait in info.waits:
+        until = ""
+        if wait.deadline is not None:
+            until = f" (until {utc_time(wait.deadline)} UTC)"
+        used = f" ({usage[wait.name, wait.node]})" if (wait.name, wait.node) in usage else ""
+        found.append(f"{wait.described(str)}{used}, at {wait.node}{until}")
+    found += [f"a slot of the limit {limit.limit} ({limit.usage})" for limit in limits if not limit.node]
+    return "; ".join(found) or None
 
 
 class EmittedLines:

@@ -31,7 +31,7 @@ from limpet.graphs.node_options import (
 )
 from limpet.graphs.parallel import FAIL, InnerGraph, OnError, Section, check_on_error
 from limpet.graphs.parameters import Function, read_node_function, read_sync_function
-from limpet.graphs.plan import Plan, PlanNode, all_secret_keys, fingerprint, inner_graphs, plan_node
+from limpet.graphs.plan import Freezing, Plan, PlanNode, all_secret_keys, fingerprint, inner_graphs, plan_node
 from limpet.graphs.retry import Retry, read_delay, read_retry, read_timeout
 from limpet.graphs.schema import read_schema
 from limpet.graphs.typed_state.typed_functions import typed_edge, typed_function
@@ -70,7 +70,7 @@ class GraphBuilder:
         self.max_iterations = max_iterations
         self.schema = read_schema(schema)
         self._draft = Draft()
-        self._freezing = False
+        self._freezing = Freezing()
 
     def add_node(
         self,
@@ -299,7 +299,7 @@ class GraphBuilder:
         An interrupt inside of a graph that a node runs is named by its path: `"review/check"`. Nodes can take the
         resources of this graph and `outer_resources`, those of the graph that it is inside of.
         """
-        if self._freezing:
+        if self._freezing.is_under_way:
             raise DefinitionError("the graph contains itself", self.name)
         before = interrupt_names("interrupt_before", interrupt_before)
         after = interrupt_names("interrupt_after", interrupt_after)
@@ -314,15 +314,15 @@ class GraphBuilder:
         if unknown:
             raise DefinitionError(unknown, self.name)
         warn_of_unused_edges(self._draft, self.name)
-        self._freezing = True
         try:
-            nodes = {name: self._frozen_node(name, before, after, resources) for name in self._draft.nodes}
+            with self._freezing:
+                nodes = {
+                    name: self._frozen_node(name, before, after, resources) for name in self._draft.nodes
+                }
         except DefinitionError as problem:
             if problem.graph:
                 raise
             raise DefinitionError(problem.mistakes, self.name) from None
-        finally:
-            self._freezing = False
         entry = self._draft.entries[0]
         return Plan(
             name=self.name,

@@ -99,7 +99,8 @@ def checked_rate(given: Any) -> Rate | None:
         if rate is not None:
             return rate
     raise UsageError(
-        f"a rate says how many may begin in a time, such as '60/min', '5/s', '1000/hour' or '10/2min', not {given!r}"
+        "a rate says how many may begin in a number of s, min, hours or days, such as '60/min', '5/s', '1000/hour' "
+        f"or '10/2min', not {given!r}"
     )
 
 
@@ -117,7 +118,7 @@ def _rate_in(text: str) -> Rate | None:
     if found is None:
         return None
     unit = found[3]
-    if unit not in UNITS:
+    if unit not in UNITS and len(unit) > 2:  # "ms" isn't the plural of "m"
         unit = unit.removesuffix("s")
     count = int(found[1])
     seconds = float(found[2] or 1) * UNITS.get(unit, 0.0)

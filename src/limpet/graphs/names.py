@@ -15,6 +15,8 @@ LINES = "limit line/"
 """One for each call that waits for a slot, by limit and place in the line."""
 SCHEDULES = "schedule/"
 """One for each schedule, due when it is to fire."""
+PREPARED = "prepared run/"
+"""One for each run that a schedule has prepared lately, due when the run is to have begun."""
 
 
 def checked_name(kind: str, name: object) -> str:

@@ -60,7 +60,12 @@ def check_node_name(name: Any, graph: str) -> str:
 
 
 def read_limits(given: Any, what: str) -> tuple[Limit, ...]:
-    """The `limits` of a node, a task or a graph: objects, or names of limits. Raises `DefinitionError`."""
+    """The `limits` of a node, a task or a graph: objects, or names of limits. Raises `DefinitionError`.
+
+    None means no limits, as it does for other options.
+    """
+    if given is None:
+        return ()
     if isinstance(given, (str, Limit)) or not isinstance(given, Iterable):
         raise DefinitionError(
             f"{what}: limits is a list of limits and names, not {given!r}: write [{given!r}]"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
@@ -25,6 +26,27 @@ if TYPE_CHECKING:
 
 PLANNER = "after_layer"
 """The node that plans the layers of a workflow. Each of its steps is a checkpoint of the workflow."""
+
+
+class Freezing:
+    """The threads that make a plan of a graph now, each in a `with` block.
+
+    If one of them comes to the same graph again meanwhile, the graph contains itself.
+    """
+
+    def __init__(self) -> None:
+        self._threads: set[int] = set()
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether this thread makes one."""
+        return get_ident() in self._threads
+
+    def __enter__(self) -> None:
+        self._threads.add(get_ident())
+
+    def __exit__(self, *_: object) -> None:
+        self._threads.discard(get_ident())
 
 
 class PlanNode(NamedTuple):

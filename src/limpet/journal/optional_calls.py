@@ -11,6 +11,9 @@ from limpet.journal.store import RunHead
 
 T = TypeVar("T")
 
+CLOCK_KNOWN = 5.0
+"""Seconds for which what a store has told of its time is good enough, where it is asked for often."""
+
 
 @runtime_checkable
 class Notifying(Protocol):
@@ -63,6 +66,15 @@ class ListsUnreadable(Protocol):
 
     def list_all(self, which: RunFilter) -> Sequence[tuple[RunHead, Exception | None]]:
         """All runs that match, newest first, with the reason for those that can't be read."""
+        ...
+
+
+@runtime_checkable
+class TellsTime(Protocol):
+    """A store whose clock is that of another machine, such as a database server."""
+
+    def store_time(self) -> float:
+        """The time by the clock that decides when runs and documents are due. Raises `StoreError`."""
         ...
 
 

@@ -95,10 +95,13 @@ class Progress:
     @property
     def is_queued(self) -> bool:
         """Whether it was started for a worker, and no process has begun with it."""
-        if not self.meta.get("queued") or self.iterations or self.section is not None:
-            return False
-        # What a call of the first node leaves behind, before its step completes.
-        return not (self.attempts or self.asked or self.memos or self.waits or self.received)
+        return bool(self.meta.get("queued")) and not self.has_begun
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a call of its first node has left something behind, at least."""
+        left_behind = (self.attempts, self.asked, self.memos, self.waits, self.received)
+        return bool(self.iterations) or self.section is not None or any(left_behind)
 
     @property
     def checkpoint_id(self) -> str:
@@ -107,8 +110,6 @@ class Progress:
         if not closed:
             return f"{self.run_id}@{self.step}"
         return f"{self.run_id}@{self.step}.{closed}"
-
-    # What happens to a run
 
     def complete(self, node: str, at: float, following: str | None) -> None:
         """A node completed and `following` is next. None means that the next node isn't chosen yet."""

@@ -432,6 +432,7 @@ _OPENING: dict[str, Check] = {
 
 _SUMMARY: dict[str, Check] = {
     "prunable": _is_bool,
+    "begun": _is_bool,
     "sequence": _is_count,
     "step": _is_count,
     "node": _is_str,

@@ -96,9 +96,10 @@ class RunHead(NamedTuple):
     record. `note` is a small encoded summary (step, error, open questions), opaque to the store. `labels` are
     what of it can be searched. `crashes` counts the holders that were replaced although they had not released the
     lease. `due` is the time from which on the run needs a holder, if it has none: 0 means at once, None means not by
-    itself (it has ended, or waits for an answer). Of runs that are due, those of higher `priority` come first.
-    `posted` is the number of the newest post, `taken` that of the newest one that a commit has taken in. `output` is
-    the number of the newest item of output. `queue`, `graph` and `plan` are the lane in which it waits for a worker.
+    itself (it has ended, or waits for an answer); once it is due as of its creation, it stays so (`is_due`). Of runs
+    that are due, those of higher `priority` come first. `posted` is the number of the newest post, `taken` that of
+    the newest one that a commit has taken in. `output` is the number of the newest item of output. `queue`, `graph`
+    and `plan` are the lane in which it waits for a worker.
     """
 
     run_id: str
@@ -140,6 +141,18 @@ class RunHead(NamedTuple):
     def cursor(self) -> Cursor:
         """Its place in the order of `Store.list`."""
         return Cursor(self.created, self.run_id)
+
+    def is_due(self, now: float) -> bool:
+        """Whether it needs a holder by now, by the store's clock."""
+        return is_due_by(now, self.due, self.created)
+
+
+def is_due_by(now: float, due: float | None, created: float) -> bool:
+    """Whether a run that is due then needs a holder by now.
+
+    A run that waits for no time is due as of its creation. So it is also when the clock was set back since then.
+    """
+    return due is not None and (due <= now or due == created)
 
 
 class Lane(NamedTuple):
@@ -454,7 +467,7 @@ class Store(Protocol):
         ...
 
     def ready(self, lanes: Sequence[Lane], limit: int) -> Heads:
-        """The runs in these lanes that need a holder: due by the store's clock, and without a valid lease.
+        """The runs in these lanes that need a holder: due by the store's clock (`is_due`), and without a valid lease.
 
         The most urgent come first: by priority, descending, then by `due`, creation and run id; at most `limit`.
         What this costs depends on the number of lanes and on `limit`, not on how many runs wait.

@@ -7,12 +7,14 @@ a refused commit can be made again, with more records in it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
+from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import (
     bundle,
     memo_record,
@@ -22,7 +24,7 @@ from limpet.journal.records import (
     step_record,
 )
 from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
-from limpet.journal.store import COMPLETED, ENDED, Commit, Labels
+from limpet.journal.store import COMPLETED, ENDED, Commit, Labels, RunHead
 
 
 class JournalWriter:
@@ -217,6 +219,8 @@ def summary(progress: Progress) -> Summary:
     if progress.status not in ENDED and (waits := progress.all_waits()):
         described["waits"] = [wait.to_data() for wait in waits]
         waits_for = waits[0].kind
+    if progress.has_begun:
+        described["begun"] = True
     if progress.mailbox:
         described["mailbox"] = {box: len(letters) for box, letters in progress.mailbox.items()}
     if progress.child_of is not None:
@@ -228,6 +232,21 @@ def summary(progress: Progress) -> Summary:
     return Summary(
         described, Labels(node, (progress.error or {}).get("type", ""), waits_for, progress.fingerprint)
     )
+
+
+def has_begun(head: RunHead) -> bool:
+    """Whether a process has executed a run, so that it doesn't count for rates any more.
+
+    The fence alone doesn't tell: a run is also claimed to be queued, cancelled or retried. And a run that was forked
+    at a later step is a new one.
+    """
+    if head.holder is not None or head.crashes:
+        return True
+    if head.fence <= 1:
+        return False
+    with suppress(ValueError):  # a note that can't be read: then it counts
+        return bool(read_summary(head.note).get("begun"))
+    return False
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

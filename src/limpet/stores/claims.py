@@ -16,7 +16,11 @@ def claim_one_by_one(
     A call that raises has changed nothing: so once a run was claimed, what stops the store only ends the call.
     """
     leases: list[Lease | None] = []
-    for listed in wanted:
+    places = first_places(wanted)
+    for place, listed in enumerate(wanted):
+        if places[listed.run_id] != place:
+            leases.append(None)
+            continue
         try:
             leases.append(claim(listed))
         except (RunNotFound, DamagedRecord):
@@ -29,7 +33,7 @@ def claim_one_by_one(
 
 
 def first_places(wanted: Sequence[RunHead]) -> dict[str, int]:
-    """Where each run comes first. If it comes again, it has the fence of this claim by then, and isn't claimed."""
+    """Where each run comes first. If it comes again, it isn't claimed there."""
     places: dict[str, int] = {}
     for place, listed in enumerate(wanted):
         places.setdefault(listed.run_id, place)

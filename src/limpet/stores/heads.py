@@ -335,7 +335,7 @@ def _labels_match(head: RunHead, which: RunFilter) -> bool:
 
 
 def _times_match(head: RunHead, which: RunFilter, now: float) -> bool:
-    if which.is_due is not None and (head.due is None or (head.due <= now) != which.is_due):
+    if which.is_due is not None and (head.due is None or head.is_due(now) != which.is_due):
         return False
     return (
         (which.created_since is None or head.created >= which.created_since)
@@ -376,9 +376,7 @@ def is_ready(head: RunHead, lanes: Collection[Lane], now: float, lease_now: floa
 
 def is_claimable(head: RunHead, now: float, lease_now: float | None = None) -> bool:
     """Whether a run is due and no process holds it."""
-    if head.due is None or head.due > now:
-        return False
-    return not is_held(head, _lease_time(now, lease_now))
+    return head.is_due(now) and not is_held(head, _lease_time(now, lease_now))
 
 
 def most_urgent_first(heads: Iterable[RunHead]) -> Heads:

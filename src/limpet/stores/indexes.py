@@ -83,6 +83,8 @@ class RunIndex:
     def __init__(self) -> None:
         self._places: dict[str, tuple[Lane, tuple[Any, ...]]] = {}
         self._lines: dict[Lane, SortedEntries[tuple[Any, ...]]] = {}
+        self._latest_creation = 0.0
+        """No run that is due as of its creation was created after this time."""
 
     def put(self, key: str, head: RunHead) -> None:
         """Give a run the place that its head says: none, if it has no due time."""
@@ -90,6 +92,8 @@ class RunIndex:
             self.remove(key)
             return
         lane = head.lane
+        if head.due == head.created:
+            self._latest_creation = max(self._latest_creation, head.created)
         # What `heads.most_urgent_first` sorts by.
         urgency = (-head.priority, head.due, head.created, head.run_id, key)
         place = (lane, urgency)
@@ -120,21 +124,28 @@ class RunIndex:
     def due(self, lanes: Iterable[Lane], now: float) -> Iterator[str]:
         """The keys of the runs in these lanes that are due, the most urgent first."""
         lines = [self._lines[lane] for lane in frozenset(lanes) if lane in self._lines]
-        for urgency in merge(*(_due(line, now) for line in lines)):
+        latest = max(now, self._latest_creation)
+        for urgency in merge(*(_due(line, now, latest) for line in lines)):
             yield urgency[-1]
 
 
-def _due(line: SortedEntries[tuple[Any, ...]], now: float) -> Iterator[tuple[Any, ...]]:
-    """The runs of a line that are due. Of each priority, those that aren't are passed over in one step."""
+def _due(line: SortedEntries[tuple[Any, ...]], now: float, latest: float) -> Iterator[tuple[Any, ...]]:
+    """The runs of a line that are due. Of each priority, those that aren't are passed over in one step.
+
+    `latest` is the latest due time that a run may have which is due. It is later than `now` only after the clock was
+    set back: then runs that were created before that are due already, and those that sleep as long aren't.
+    """
     start: tuple[Any, ...] | None = ()
     while start is not None:
         entries = line.since(start)
         start = None
         for urgency in entries:
-            if urgency[1] > now:
+            due, created = urgency[1:3]
+            if due > latest:
                 start = (urgency[0] + 1,)
                 break
-            yield urgency
+            if due <= now or due == created:
+                yield urgency
 
 
 class DocumentIndex:

@@ -24,6 +24,7 @@ from limpet.journal.store import (
     Tail,
 )
 from limpet.stores import heads
+from limpet.stores.claims import claim_one_by_one
 from limpet.stores.indexes import DocumentIndex, RunIndex
 from limpet.stores.lease_clock import own_lease_clock
 from limpet.threads.workers import ChangeSignal
@@ -108,7 +109,9 @@ class MemoryStore:
     def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
         with self._lock:
             runs = self._open()
-            return [self._claim_ready(runs.get(listed.run_id), listed, holder, ttl) for listed in wanted]
+            return claim_one_by_one(
+                wanted, lambda listed: self._claim_ready(runs.get(listed.run_id), listed, holder, ttl)
+            )
 
     def renew(self, leases: Iterable[Lease], ttl: float) -> list[bool | None]:
         leases = list(leases)

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from threading import Lock, RLock, Thread
 from time import monotonic, sleep
@@ -24,7 +25,7 @@ WORKER_IDLE_LIMIT = 10.0
 """Seconds after which a worker that has nothing to do ends."""
 
 MAX_IDLE_WORKERS = 4
-"""Workers that wait for something to do, at most. The others end with their job."""
+"""Workers that wait for something to do, at most, unless more are wanted. The others end with their job."""
 
 MAX_EXIT_DELAY = 10.0
 """Seconds that the end of the process waits for the jobs of workers."""
@@ -135,26 +136,39 @@ def start_threads(threads: Sequence[Thread]) -> None:
 
 
 class Workers:
-    """Threads that do jobs in the background: as many as there are jobs at a time, and hardly any that wait.
+    """Threads that do jobs in the background: as many as there are jobs at a time, and few that wait for the next.
 
-    A job that waits for a store, however long, delays no other.
+    A job that waits for a store, however long, delays no other. Each job has the context variables of a new thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "limpet-worker", max_idle: int = MAX_IDLE_WORKERS) -> None:
+        self._name = name
+        self._max_idle = max_idle
         self.forget()
 
     def forget(self) -> None:
         """Start without threads: at first, and in a forked child."""
-        self._jobs: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._process = os.getpid()
+        self._jobs: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        """None has a worker that waits look whether there is anything left to do."""
+        self._may_wait = True
         self._idle: deque[None] = deque()
         """One item for each worker that waits: a deque is a counter that threads can share."""
         self._alive: deque[None] = deque()
 
     def do(self, job: Callable[[], object]) -> None:
         """Have a worker do this job now. The job handles its own errors."""
+        if self._process != os.getpid():
+            self.forget()
+        self._may_wait = True
         self._jobs.put(job)
         if not self._idle:
             self._add_worker()
+
+    def end_idle(self) -> None:
+        """Have the workers end that have nothing to do, and the others as soon as they have: until the next job."""
+        self._may_wait = False
+        self._end_next()
 
     def finish(self, seconds: float) -> None:
         """Wait until all jobs are done, for this many seconds at most."""
@@ -166,36 +180,46 @@ class Workers:
 
     def _add_worker(self) -> None:
         try:
-            start_thread(self._work, "limpet-worker")
+            start_thread(self._work, self._name)
         except RuntimeError:  # the interpreter is shutting down and starts no more threads
             while not self._jobs.empty():
-                self._jobs.get()()
+                job = self._jobs.get()
+                if job is not None:
+                    job()
 
     def _work(self) -> None:
         self._alive.append(None)
         try:
             while (job := self._next_job()) is not None:
-                job()
+                copy_context().run(job)
         finally:
             self._alive.pop()
 
     def _next_job(self) -> Callable[[], object] | None:
         """The next job; None if this worker has to end, since there hasn't been one for a while."""
-        patience = WORKER_IDLE_LIMIT
-        if len(self._idle) >= MAX_IDLE_WORKERS:
-            patience = 0.0
+        # First, so that `end_idle` counts this worker, or this worker notices `end_idle`.
         self._idle.append(None)
+        patience = WORKER_IDLE_LIMIT
+        if len(self._idle) > self._max_idle or not self._may_wait:
+            patience = 0.0
         job: Callable[[], object] | None = None
         with suppress(Empty):
             job = self._jobs.get(timeout=patience)
         self._idle.pop()
         # Look again after this worker no longer counts as idle: a job may have been added because it did.
-        if job is None:
-            with suppress(Empty):
+        with suppress(Empty):
+            while job is None:
                 job = self._jobs.get_nowait()
-        if job is not None and not self._idle and not self._jobs.empty():
+        if job is None:
+            self._end_next()
+        elif not self._idle and not self._jobs.empty():
             self._add_worker()
         return job
+
+    def _end_next(self) -> None:
+        """Pass on to a worker that waits that it may not."""
+        if self._idle and not self._may_wait:
+            self._jobs.put(None)
 
 
 workers = Workers()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import UTC
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from limpet.engine.schedules.cron_times import CronTimes
 from limpet.engine.schedules.timetable import checked_zone, make_timetable
 from limpet.errors import DeclarationError, UsageError
 from limpet.graphs.names import checked_name
@@ -79,13 +81,9 @@ def check_text(text: str, name: str = NAME_OF_TEXT, file: Path | None = None) ->
     children = ChildGraphs()
     children.add(_key_of(file), _name_of(value, file))
     graph, builder = _define(value, mistakes, StandInCode(), file, children)
-    before, after = builder.interrupts()
-    if not mistakes and isinstance(graph, DeclaredGraph):
-        # Only compiling finds out whether interrupts name nodes. A store is needed for interrupts, and never opened.
-        builder.attempt(
-            value.place_of("config"),
-            lambda: graph.compile(store=MemoryStore(), interrupt_before=before, interrupt_after=after),
-        )
+    mistakes.raise_any()
+    # Only compiling finds out whether interrupts name nodes, and whether settings fit. Its store isn't opened.
+    builder.compile(graph, {"store": MemoryStore()})  # type: ignore[arg-type]  # each builds its own kind
     mistakes.raise_any()
     graph.declared_store = builder.settings(("store",)).get("store")
     return graph
@@ -192,13 +190,24 @@ def _define(
 def _read_schedules(builder: DeclarationBuilder) -> list[dict[str, Any]]:
     """The schedules of a file, each as `Schedules.add` takes it. Notes the mistakes that the tables don't know."""
     found: list[dict[str, Any]] = []
-    if builder.is_partial:
-        return found
     for value in builder.value.items("schedules"):
+        mistakes_before = len(builder.mistakes)
+        _check_texts(value, builder.mistakes)
+        if builder.is_partial:
+            continue
         settings = value.plain_data()
-        builder.attempt(value, partial(_check_schedule, settings, list(found)))
+        if len(builder.mistakes) == mistakes_before:
+            builder.attempt(value, partial(_check_schedule, settings, list(found)))
         found.append(settings)
     return found
+
+
+def _check_texts(schedule: Value, mistakes: Mistakes) -> None:
+    """Note the mistakes in single texts of a schedule, each at its place."""
+    mistakes.check(schedule.get("timezone"), checked_zone)
+    mistakes.check(schedule.get("queue"), partial(checked_name, "queue"))
+    if find_spec("cronsim") is not None:
+        mistakes.check(schedule.get("cron"), partial(CronTimes, zone=UTC))
 
 
 def _check_schedule(settings: dict[str, Any], earlier: list[dict[str, Any]]) -> None:

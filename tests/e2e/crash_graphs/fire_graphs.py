@@ -9,15 +9,13 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from limpet import END, START, Limit, Retry, StateGraph
 
-LIMITED = os.environ.get("FIRE_PARTS", "").split(",")
-"""What is limited: "calls", "runs", or both."""
+LIMITED = os.environ.get("FIRE_PARTS", "calls,runs").split(",")
+"""What is limited: calls of nodes, whole runs, or both."""
 API = Limit("api", concurrency=4)
 PACED = Limit("paced", concurrency=60, rate="60/3s")
 PERIOD, PER_PERIOD = 3.0, 60
@@ -38,30 +36,22 @@ def expected(graph: str, number: int) -> Any:
     return [number + turn for turn in range(TURNS)]
 
 
+def limits_run(limit: str, graph: str, queue: str) -> bool:
+    """Whether whole runs of this graph in this queue need a slot of a limit."""
+    return "runs" in LIMITED and (
+        (limit == "whole" and graph == "parts") or (limit == "gpu" and queue == "gpu")
+    )
+
+
 def limits_of(part: str, *limits: Limit) -> dict[str, Any]:
     """The option that names these limits, if they are under fire."""
     return {"limits": limits} if part in LIMITED else {}
 
 
-def build(
-    folder: Path, log: Callable[..., None], fences: dict[str, int], store: Any
-) -> dict[str, StateGraph]:
-    """The graphs, by name. `fences` has the fence under which this process holds each run."""
+def build(folder: Path, log: Any, fences: dict[str, int], store: Any) -> dict[str, StateGraph]:
+    """The graphs, by name, with a `fleet.Log`. `fences` has the fence under which this process holds each run."""
 
-    @contextmanager
-    def told(ctx: Any, *limits: Limit) -> Iterator[None]:
-        key = ctx.idempotency_key.removeprefix(f"{ctx.run_id}/")
-        about = {
-            "run": ctx.run_id,
-            "fence": fences.get(ctx.run_id),
-            "key": key,
-            "call": random.getrandbits(32),
-        }
-        log("begin", **about, attempt=ctx.attempt, limits=[limit.name for limit in limits])
-        try:
-            yield
-        finally:
-            log("end", **about)
+    told = log.telling(fences)
 
     def begin(state: Any, ctx: Any) -> dict[str, Any]:
         with told(ctx):

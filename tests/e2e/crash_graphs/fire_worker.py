@@ -1,7 +1,8 @@
 """A worker under fire: `fire_worker.py FOLDER STORE settings-as-JSON`, with the options of `supervise`.
 
 Its log says, beside what nodes do, until when each of its leases is valid at least, and how it changed limits.
-With `host` it believes to be on another machine, so that others have to wait until its leases expire.
+With `host` it believes to be on another machine, so that others have to wait until its leases expire. `graphs` names
+the module that has its graphs.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import sys
 import time
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import fire_graphs
 import fleet
 
 import limpet
@@ -112,7 +113,7 @@ def main() -> None:
     log("worker", queues=settings.get("queues"))
     store = opened(url)
     watch = Watch(store, log)
-    graphs = fire_graphs.build(folder, log, watch.fences, store)
+    graphs = import_module(settings.pop("graphs", "fire_graphs")).build(folder, log, watch.fences, store)
     limpet.supervise(store, graphs, max_crashes=10_000, **settings).run()
     log("gone")
 

@@ -10,14 +10,15 @@ import asyncio
 import ctypes
 import json
 import os
+import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import limpet
-from limpet import END, START, Retry, StateGraph, Workflow
+from limpet import END, START, Limit, Retry, StateGraph, Workflow
 
 KINDS = ("steps", "beside", "items", "plan")
 ITEMS = 4
@@ -32,6 +33,25 @@ class Log:
     def __call__(self, did: str, **what: Any) -> None:
         line = json.dumps({"did": did, "pid": os.getpid(), "at": time.time(), **what})
         os.write(self._file, line.encode() + b"\n")
+
+    def telling(self, fences: dict[str, int]) -> Callable[..., AbstractContextManager[None]]:
+        """What a node puts around its work, so that the log says when it begins and ends: `with told(ctx, limit):`.
+
+        `fences` has the fence under which this process holds each run.
+        """
+
+        @contextmanager
+        def told(ctx: Any, *limits: Limit) -> Iterator[None]:
+            key = ctx.idempotency_key.removeprefix(f"{ctx.run_id}/")
+            fence = fences.get(ctx.run_id)
+            about = {"run": ctx.run_id, "fence": fence, "key": key, "call": random.getrandbits(32)}
+            self("begin", **about, attempt=ctx.attempt, limits=[limit.name for limit in limits])
+            try:
+                yield
+            finally:
+                self("end", **about)
+
+        return told
 
 
 def build(folder: Path, pace: float = 0.02, nap: float = 1.0) -> dict[str, StateGraph | Workflow]:

@@ -20,7 +20,7 @@ import fleet
 
 import limpet
 from limpet.engine.leases import process_identity as holder
-from limpet.journal.store import Commit, Lease
+from limpet.journal.store import Commit, Lease, RunHead
 from limpet.observe.events import Event
 
 
@@ -39,6 +39,12 @@ class Watched:
             "claim", run=run_id, fence=lease.fence, crashes=lease.crashes, broken=instead_of is not None
         )
         return lease
+
+    def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
+        leases: list[Lease | None] = self._store.claim_ready(wanted, holder, ttl)
+        for lease in filter(None, leases):
+            self._log("claim", run=lease.run_id, fence=lease.fence, crashes=lease.crashes, broken=False)
+        return leases
 
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         outcomes: list[Exception | None] = self._store.append(commits)

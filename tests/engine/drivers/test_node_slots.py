@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -37,10 +39,31 @@ from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.limit_slots import SlotRequest, limits_of
 from limpet.journal.store import NewRun, Store
 from limpet.stores.user_stores.checkpointer import MemoryCheckpointer
+from limpet.testing import FaultyStore
 from support.graphs import Via, gather, single
 from support.waiting import until
 
 ONE = Limit("one", concurrency=1)
+
+
+def test_a_store_whose_limit_was_waited_for_can_be_freed() -> None:
+    """H18: nothing in the process keeps it."""
+    store = MemoryStore()
+    graph = StateGraph({"items": list, "n": int}, name="g")
+    graph.add_node("begin")
+    graph.add_node("each", run=lambda state: {"n": 1}, limits=[ONE])
+    graph.add_fanin_node("join", lambda state, parallel_results: {"n": len(parallel_results)})
+    graph.add_map("begin", "each", "items", "join")
+    graph.set_entry_point("begin").set_finish_point("join").compile(store=store)
+    assert graph.execute({"items": [1, 2, 3]})["n"] == 3
+    kept = ref(store)
+    del store, graph
+
+    def is_freed() -> bool:
+        gc.collect()
+        return kept() is None
+
+    until(is_freed)
 
 
 class Gate:
@@ -127,6 +150,25 @@ def gated(gate: Callable[..., Any], store: Any, **policy: Any) -> StateGraph:
 
 
 # How many calls are under way
+
+
+def test_a_slot_that_couldnt_be_released_is_released_while_its_run_continues() -> None:
+    """H18: also without a supervisor, which would do so."""
+    store = FaultyStore(MemoryStore())
+    gate = Gate()
+
+    def fail_next(state: State) -> dict[str, Any]:
+        store.fail("put_document")
+        return {"n": 1}
+
+    graph = StateGraph(name="owes").add_node("a", fail_next, limits=[ONE]).add_node("b", gate)
+    graph.add_edge("a", "b").set_entry_point("a").set_finish_point("b").compile(store=store)
+    with ThreadPoolExecutor(1) as threads:
+        result = threads.submit(graph.execute, {}, run_id="r")
+        until(lambda: gate.inside)
+        until(lambda: Limits(store).get("one").held == ())
+        gate.let("r")
+        result.result(60)
 
 
 def test_no_more_calls_are_under_way_than_the_limit_allows(any_store: Store) -> None:
@@ -541,7 +583,6 @@ def test_limits_are_policy_and_not_part_of_the_fingerprint() -> None:
         (lambda: single(returns, limits=[1]), "limit"),
         (lambda: Workflow().add_task("a", returns, limits=ONE), "a list"),
         (lambda: single(returns, limits=[ONE]).compile().execute({}), "need a store"),
-        (lambda: single(returns).compile(store=MemoryStore(), limits=[ONE]), "no worker holds to limits yet"),
         (lambda: single(returns).compile(limits=[ONE]).execute({}), "need a store"),
         (lambda: single(returns, limits=[ONE]).compile(checkpointer=MemoryCheckpointer()), "need a store"),
         (lambda: Workflow("w").add_task("a", returns, limits=[ONE]).execute({}), "need a store"),

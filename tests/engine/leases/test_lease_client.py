@@ -28,7 +28,7 @@ from limpet import (
     UsageError,
     pause,
 )
-from limpet.engine.leases import lease_client
+from limpet.engine.leases import lease_client, process_identity
 from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
@@ -450,7 +450,7 @@ def test_a_waiting_claim_is_woken_when_the_run_is_free(monkeypatch: pytest.Monke
     """P8: by the store, where it can tell; also where it is wrapped in another."""
     from limpet.stores.composite.tiered import TieredStore
 
-    monkeypatch.setattr("limpet.engine.leases.lease_client.LONGEST_RECHECK", 1000.0)
+    monkeypatch.setattr("limpet.engine.leases.change_waiter.LONGEST_RECHECK", 1000.0)
     for store in (MemoryStore(), TieredStore(MemoryStore(), MemoryStore())):
         lease = store.create(NewRun("r", "g", [b"1"], holder="other", ttl=1000.0))
         assert lease is not None
@@ -653,3 +653,47 @@ def test_an_interrupt_before_a_run_is_used_leaves_no_lease(
             calls[call]()
     assert (store.head("r").holder, kept.type) == (None, KeyboardInterrupt)
     calls[call]()
+
+
+def test_runs_that_are_ready_are_held_together() -> None:
+    """H18: those that are still as they were listed; each is renewed, and released by itself."""
+    store = MemoryStore()
+    for name in "abc":
+        store.create(NewRun(name, "g", [b"1"], due=0.0))
+    listed = [store.head(name) for name in "abc"]
+    store.claim("b", "another", 1000.0)
+    client = client_for(store, 60.0)
+    first, missed, last = client.claim_ready(listed)
+    assert missed is None
+    assert first is not None
+    assert last is not None
+    assert {held.lease.run_id for held in client.leases_in_use()} == {"a", "c"}
+    with client.holding("a", lease=first) as held:
+        assert (held.fence, held.read().head.holder) == (2, this_process())
+    client.release(last)
+    assert [store.head(name).holder for name in "abc"] == [None, "another", None]
+
+
+def test_a_claim_of_many_runs_that_is_interrupted_can_be_made_again() -> None:
+    """H1: the process that was granted the leases, and doesn't know them, needn't wait until they expire."""
+
+    class Interrupted(MemoryStore):
+        def claim_ready(self, *args: Any) -> Any:
+            super().claim_ready(*args)
+            raise KeyboardInterrupt
+
+    store = Interrupted()
+    store.create(NewRun("r", "g", [b"1"], due=0.0))
+    client = client_for(store, 60.0)
+    with pytest.raises(KeyboardInterrupt):
+        client.claim_ready([store.head("r")])
+    assert store.head("r").holder == this_process()
+    assert not client.has_leases()
+    assert client.claim("r").lease.fence == 3
+
+
+def test_a_process_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: it knows its own leases by it, also when it can't read its start time again."""
+    name = this_process()
+    monkeypatch.setattr(process_identity, "_start_time", lambda pid: None)
+    assert this_process() == name

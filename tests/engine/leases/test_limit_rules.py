@@ -109,7 +109,8 @@ def test_reservations_go_to_the_first_in_line_and_to_no_others(
     assert rules.overdue(document, 109.9, 10.0) == []
     assert rules.overdue(document, 110.0, 10.0) == list(document.slots)
     for entry in chosen:  # a reservation is taken without looking at the line
-        taken = rules.take(document._replace(first=1, last=9), Ask(entry.run_id, 3, "call"), 101.0)
+        ask = Ask(entry.run_id, 3, "call", counts=entry.counts)
+        taken = rules.take(document._replace(first=1, last=9), ask, 101.0)
         assert taken is not None
         slot = rules.slot_of(taken, entry.run_id, "call")
         assert slot is not None

@@ -13,13 +13,15 @@ import pytest
 from limpet import Limit, Limits, MemoryStore
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait, limits_of
-from limpet.engine.leases.limits.document import limit_name, line_prefix
-from limpet.errors import LimitNotFound, StoreError, UsageError
-from limpet.journal.store import CANCELLED, Commit, Lease, NewRun, Store
+from limpet.engine.leases.limits.document import lane_text, limit_name, line_prefix
+from limpet.engine.leases.process_identity import this_process
+from limpet.errors import LimitNotFound, StoreError, StoreUnavailable, UsageError
+from limpet.journal.store import CANCELLED, Commit, Lane, Lease, NewRun, Store
 from limpet.journal.waits import SLOT
 from limpet.stores.sqlite.store import SQLiteStore
-from limpet.testing import FakeClock
+from limpet.testing import FakeClock, FaultyStore
 from support.waiting import until
+from support.wrapped_stores import PassesOn
 
 TTL = 10.0
 
@@ -101,6 +103,41 @@ def test_a_dead_holders_slot_is_free_when_its_lease_ends(tmp_path: Path) -> None
         assert clock() < look <= clock() + TTL
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["in line", "without a line"])
+def test_a_holder_that_was_suspended_loses_its_run_with_its_slot(tmp_path: Path, waits: bool) -> None:
+    """H18, P8: it may not renew its lease and continue, once another call has its slot. Its run is ready again."""
+    clock = FakeClock()
+    with closing(SQLiteStore(tmp_path / "runs.db", clock=clock)) as store:
+        one, other = process(store), process(store)
+        one.declare([Limit("api", concurrency=1)])
+        calls = asks(store, "a", "b")
+        assert one.acquire(calls[:1], True) == [None]
+        clock.skip(TTL + 1)
+        store.renew([calls[1].lease], TTL)
+        other.acquire(calls[1:], waits)
+        assert [slot.run_id for slot in Limits(store).get("api").held] == ["b"]
+        assert store.renew([calls[0].lease], TTL) == [None]
+        assert store.head("a").holder is None
+        assert store.head("a").crashes == 1
+
+
+def test_a_process_that_was_suspended_keeps_its_slots_if_it_is_the_first_to_ask() -> None:
+    """H18: it renews its own lease instead of breaking it."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    client = LeaseClient(store, TTL)
+    limits = limits_of(client)
+    limits.declare([Limit("api", concurrency=1)])
+    first = client.create(NewRun("a", "g", [b"x"], holder=this_process(), ttl=TTL))
+    second = client.create(NewRun("b", "g", [b"x"], holder=this_process(), ttl=TTL))
+    assert limits.acquire([SlotRequest(first.lease, "call", ("api",))], True) == [None]
+    clock.skip(TTL + 1)
+    (wait,) = limits.acquire([SlotRequest(second.lease, "call", ("api",))], True)
+    assert wait is not None
+    assert not first.lost
+    assert store.are_valid([first.lease]) == [True]
+
+
 def test_a_reservation_that_isnt_used_passes_on_and_the_call_keeps_its_place() -> None:
     """H18."""
     clock = FakeClock()
@@ -119,6 +156,89 @@ def test_a_reservation_that_isnt_used_passes_on_and_the_call_keeps_its_place() -
     limits.release([calls[2]])
     assert [told(store, name) for name in "bcd"] == [2, 1, 0]
     assert limits.acquire([again(calls[1], late)], True) == [None]
+
+
+def test_a_call_that_lost_its_slot_to_a_failing_store_gets_another_post() -> None:
+    """H18: it asks again with a ticket whose post is used up, and no slot is free."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    faulty = FaultyStore(store)
+    limits = process(faulty)
+    limits.declare([Limit("api", concurrency=1, rate="2/10s")])
+    calls = asks(store, "a", "b")
+    _, wait = limits.acquire(calls, True)
+    limits.release(calls[:1])
+    assert told(store, "b") == 1
+    faulty.fail("delete_document")
+    with pytest.raises(StoreError):
+        limits.acquire([again(calls[1], wait)], True)
+    (wait,) = limits.acquire([again(calls[1], wait)], True)  # the slot is given back, and counts for the rate
+    assert wait is not None
+    store.renew([calls[1].lease], 100)
+    clock.skip(11)
+    limits.serve_lines()
+    assert told(store, "b") == 2
+    assert limits.acquire([again(calls[1], wait)], True) == [None]
+
+
+def test_a_call_that_is_taken_out_of_the_line_while_it_asks_stands_there_again() -> None:
+    """H18: else no process would tell its run when it is its turn."""
+    store = MemoryStore()
+
+    class Interfering(PassesOn):
+        abilities = store.abilities
+
+        def put_document(self, name: str, *args: Any) -> Any:
+            found = store.get_document(name)
+            if name == places[0] and found is not None:
+                # By a process that saw the limit before it was declared again.
+                store.delete_document(name, found.version)
+            return store.put_document(name, *args)
+
+    limits = process(Interfering(store))
+    places = [""]
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(store, "a", "b")
+    _, wait = limits.acquire(calls, True)
+    assert wait is not None
+    places[0] = f"{line_prefix('api')}{wait.ticket}"
+    (new_wait,) = limits.acquire([again(calls[1], wait)], True)
+    assert new_wait is not None
+    limits.release(calls[:1])
+    assert told(store, "b") == 1
+    assert limits.acquire([again(calls[1], new_wait)], True) == [None]
+
+
+def test_a_call_leaves_the_line_with_all_its_tickets() -> None:
+    """H18: also with one that a crashed process got for it. Else a slot would be reserved for it in vain."""
+    store = MemoryStore()
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(store, "a", "b")
+    limits.acquire(calls, True)
+    (wait,) = limits.acquire(calls[1:], True)  # the same call, by a process that doesn't know of its ticket
+    limits.release(calls[:1])
+    assert limits.acquire([again(calls[1], wait)], True) == [None]
+    assert store.list_documents(line_prefix("api")) == []
+
+
+def test_a_process_that_has_lost_a_run_takes_no_turn_from_it() -> None:
+    """H18: it gets the slot that is reserved for the run, which gets its post all the same and asks for its own."""
+    store = MemoryStore()
+    faulty = FaultyStore(store)
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(store, "a", "b")
+    lost = calls[1]
+    store.release(lost.lease)
+    found = lost._replace(lease=store.claim("b", "another", TTL))
+    _, wait = limits.acquire([calls[0], found], True)
+    faulty.lose_ack("put_document")
+    process(faulty).release(calls[:1])  # it doesn't learn that a slot is reserved, so it tells no run
+    assert told(store, "b") == 0
+    assert limits.acquire([lost], True) == [None]
+    assert told(store, "b") == 1
+    assert limits.acquire([again(found, wait)], True) == [None]
 
 
 def test_a_run_that_has_ended_or_is_gone_drops_out_of_the_line(any_store: Store) -> None:
@@ -238,6 +358,311 @@ def test_only_one_worker_at_a_time_is_about_to_claim_a_run(any_store: Store) -> 
     assert len(Limits(any_store).get("api").held) == 1
     one.release([wanted._replace(is_claimed=True)])
     assert Limits(any_store).get("api").held == ()
+
+
+def next_run(store: Store, run_id: str, lane: Lane, wait: SlotWait | None = None) -> SlotRequest:
+    """A queued run that a worker is about to claim."""
+    if store.heads([run_id]) == [None]:
+        store.create(NewRun(run_id, lane.graph, [b"x"], due=0.0, queue=lane.queue))
+    claim = Lease(run_id, store.head(run_id).fence + 1, 0.0)
+    return SlotRequest(claim, "", ("api",), False, wait=wait, lane=lane_text(lane))
+
+
+def claimed(store: Store, request: SlotRequest) -> SlotRequest:
+    """The same once the worker has claimed the run."""
+    lease = store.claim(request.lease.run_id, "worker", TTL)
+    assert lease.fence == request.lease.fence
+    return request._replace(lease=lease, is_claimed=True, lane="")
+
+
+def test_lanes_and_calls_take_turns(any_store: Store) -> None:
+    """H18: a worker that gives a slot back doesn't get it again while another lane, or a call, waits."""
+    one, other = process(any_store), process(any_store)
+    one.declare([Limit("api", concurrency=1)])
+    busy, rare = Lane("default", "busy", ""), Lane("default", "rare", "")
+    first = next_run(any_store, "busy-1", busy)
+    assert one.acquire([first], True) == [None]
+    first = claimed(any_store, first)
+    (rare_wait,) = other.acquire([next_run(any_store, "rare-1", rare)], True)
+    (call,) = asks(any_store, "call")
+    (call_wait,) = one.acquire([call], True)
+    assert rare_wait is not None
+    assert call_wait is not None
+    one.release([first])
+    (busy_wait,) = one.acquire([next_run(any_store, "busy-2", busy)], True)
+    assert busy_wait is not None
+    # Whichever run of the lane is the most urgent by now.
+    urgent = next_run(any_store, "rare-2", rare, rare_wait)
+    assert other.acquire([urgent], True) == [None]
+    urgent = claimed(any_store, urgent)
+    other.release([urgent])
+    assert one.acquire([next_run(any_store, "busy-2", busy, busy_wait)], True) == [busy_wait]
+    assert one.acquire([again(call, call_wait)], True) == [None]
+    one.release([call])
+    # Another worker of the lane may take its turn.
+    assert other.acquire([next_run(any_store, "busy-2", busy)], True) == [None]
+    assert any_store.list_documents(line_prefix("api")) == []
+
+
+def test_many_runs_of_a_lane_stand_in_line_once_and_begin_together(any_store: Store) -> None:
+    """H18: one ticket is enough for all of them, and free slots aren't left over."""
+    limits = process(any_store)
+    limits.declare([Limit("api", concurrency=3)])
+    calls = asks(any_store, "a", "b", "c")
+    assert limits.acquire(calls, True) == [None] * 3
+    lane = Lane("default", "many", "")
+    waits = limits.acquire([next_run(any_store, f"r{number}", lane) for number in range(5)], True)
+    assert [bool(wait and wait.ticket) for wait in waits] == [True, False, False, False, False]
+    assert len(any_store.list_documents(line_prefix("api"))) == 1
+    limits.release(calls)
+    runs = [next_run(any_store, f"r{number}", lane, waits[0]) for number in range(5)]
+    granted = [wait is None for wait in limits.acquire(runs, True)]
+    assert granted == [True, True, True, False, False]
+
+
+def test_a_lane_that_leaves_the_line_leaves_its_slot_to_the_next(any_store: Store) -> None:
+    """H18: when none of its runs waits any more, its turn isn't waited for."""
+    limits = process(any_store)
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(any_store, "a", "b")
+    assert limits.acquire(calls[:1], True) == [None]
+    (wait,) = limits.acquire([next_run(any_store, "r", Lane("default", "g", ""))], True)
+    assert wait is not None
+    limits.acquire(calls[1:], True)
+    limits.release(calls[:1])
+    assert told(any_store, "b") == 0
+    assert Limits(any_store).get("api").held[0][3:] == (
+        Limits(any_store).get("api").held[0].since,
+        "g",
+        "default",
+    )
+    assert [each.run_id for each in Limits(any_store).waiting("api")] == ["b"]
+    limits.leave_line(*wait)
+    assert told(any_store, "b") == 1
+
+
+@pytest.mark.parametrize("needs", [("api",), ("api", "rare")])
+def test_places_of_a_lane_hide_no_call_behind_them(needs: tuple[str, ...]) -> None:
+    """H18: each of its workers has a place, one slot serves them all, and other free slots go to what is behind."""
+    store = MemoryStore(clock=FakeClock())
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=3), Limit("rare", concurrency=1)])
+    holders = asks(store, "a", "b", "c")
+    assert limits.acquire(holders, True) == [None] * 3
+    assert limits.acquire(asks(store, "d", limits=("rare",)), True) == [None]
+    for _ in range(5):
+        request = SlotRequest(Lease("r", 2, 0.0), "", needs, False, lane=lane_text(Lane("default", "g", "")))
+        process(store).acquire([request], True)
+    (last,) = asks(store, "last")
+    limits.acquire([last], True)
+    limits.release(holders)
+    assert told(store, "last") == 1
+
+
+def test_a_run_that_ends_when_it_is_its_turn_leaves_its_slot_to_the_next(any_store: Store) -> None:
+    """H18: it was cancelled, say. Its reservation isn't waited for."""
+    limits = process(any_store)
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(any_store, "a", "b", "c")
+    assert limits.acquire(calls[:1], True) == [None]
+    limits.acquire(calls[1:], True)
+    limits.release(calls[:1])
+    assert [told(any_store, name) for name in "bc"] == [1, 0]
+    lease = calls[1].lease
+    commit = Commit("b", lease.fence, any_store.head("b").sequence, [b"y"], status=CANCELLED)
+    commit.ignores_posts = True
+    assert any_store.append([commit]) == [None]
+    limits._limit("api").serve()
+    assert told(any_store, "c") == 1
+
+
+def test_what_is_owed_to_a_store_that_fails_doesnt_grow() -> None:
+    """H18: a call that asks again and again owes one slot at most; and none, if nothing was written."""
+    store = FaultyStore(MemoryStore())
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=1)])
+    (call,) = asks(store, "a")
+    for operation, owed in (("get_document", 0), ("put_document", 1)):
+        fault = store.fail(operation, times=None)
+        for _ in range(5):
+            limits._limit("api")._known = None
+            with pytest.raises(StoreUnavailable):
+                limits.acquire([call], True)
+        assert len(limits._limit("api")._owed) == owed
+        fault.release()
+    assert limits.acquire([call], True) == [None]
+    assert not limits.has_debts
+    assert [slot.run_id for slot in Limits(store).get("api").held] == ["a"]
+
+
+def test_a_limit_that_cannot_be_read_and_is_owed_slots_concerns_no_other(any_store: Store) -> None:
+    """H18: the lines of the others are served."""
+    limits = process(any_store)
+    limits.declare([Limit("api", concurrency=1), Limit("broken", concurrency=1)])
+    (broken,) = asks(any_store, "x", limits=("broken",))
+    assert limits.acquire([broken], True) == [None]
+    calls = asks(any_store, "a", "b")
+    limits.acquire(calls, True)
+    found = any_store.get_document(limit_name("broken"))
+    assert found is not None
+    any_store.put_document(found.name, b"damaged", found.version)
+    limits._limit("broken")._known = None
+    limits.release([broken])
+    assert limits.has_debts
+    limits.release(calls[:1])
+    assert limits.serve_lines() is not None
+    assert told(any_store, "b") == 1
+
+
+def test_turns_of_a_lane_without_a_worker_cost_one_lease_together() -> None:
+    """H18: however many of its workers died in line, and calls of runs that no process executes."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=1)])
+    (holder,) = asks(store, "holder")
+    assert limits.acquire([holder], True) == [None]
+    gone = Lane("default", "gone", "")
+    for number in range(4):
+        process(store).acquire([next_run(store, f"gone-{number}", gone)], True)
+    asleep = asks(store, *(f"asleep-{number}" for number in range(4)))
+    limits.acquire(asleep, True)
+    for each in asleep:
+        store.release(each.lease)
+    waits = limits.acquire([next_run(store, "live", Lane("default", "live", ""))], True)
+    limits.release([holder])
+    for _ in ("the lane", "the runs"):
+        assert Limits(store).get("api").held[0].graph != "live"
+        clock.skip(TTL)
+        limits.serve_lines()
+    assert limits.acquire([next_run(store, "live", Lane("default", "live", ""), waits[0])], True) == [None]
+    # Their runs got posts, so whichever worker resumes one asks again, with its number.
+    assert [told(store, each.lease.run_id) for each in asleep] == [1] * 4
+
+
+def test_a_slot_that_a_lane_keeps_is_free_when_its_worker_is_gone() -> None:
+    """H18: the lane has it, and waits for another limit; a worker that looks asks for both again."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    limits = process(store)
+    limits.declare([Limit("a", concurrency=1), Limit("b", concurrency=1)])
+    (busy,) = asks(store, "busy", limits=("b",))
+    assert limits.acquire([busy], True) == [None]
+    lane = Lane("default", "both", "")
+    both = next_run(store, "r", lane)._replace(limits=("a", "b"))
+    (wait,) = limits.acquire([both], True)
+    assert wait is not None
+    for _ in range(3):
+        clock.skip(TTL - 1)
+        store.renew([busy.lease], TTL)
+        (wait,) = limits.acquire([both._replace(wait=wait)], True)
+    (other,) = asks(store, "other", limits=("a",))
+    assert limits.acquire([other], False) != [None]
+    clock.skip(TTL)
+    store.renew([busy.lease, other.lease], TTL)
+    assert limits.acquire([other], False) == [None]
+
+
+def test_a_line_of_many_runs_that_have_ended_is_passed() -> None:
+    """H18: more of them than a program may call functions inside each other."""
+    store = MemoryStore()
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=1)])
+    (holder,) = asks(store, "holder")
+    assert limits.acquire([holder], True) == [None]
+    ended = asks(store, *(f"r{number}" for number in range(2500)))
+    limits.acquire(ended, True)
+    store.append([Commit(each.lease.run_id, 1, 1, [b"x"], status=CANCELLED) for each in ended])
+    limits.release([holder])
+    assert store.list_documents(line_prefix("api")) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no way to know that a process has ended")
+def test_the_slot_of_a_process_that_is_known_to_be_dead_is_free_at_once(any_store: Store) -> None:
+    """H1, H18: its lease is still valid, but it is broken as that of the run would be."""
+    host, boot, space, _, start_time, *rest = this_process().split("|")
+    dead = "|".join((host, boot, space, str(2**22 + 1), start_time, *rest))
+    limits = process(any_store)
+    limits.declare([Limit("api", concurrency=1)])
+    lease = any_store.create(NewRun("dead", "g", [b"x"], holder=dead, ttl=1000.0))
+    assert lease is not None
+    assert limits.acquire([SlotRequest(lease, "call", ("api",))], True) == [None]
+    (call,) = asks(any_store, "live")
+    assert limits.acquire([call], True) == [None]
+    assert any_store.renew([lease], TTL) == [None]
+
+
+def test_a_program_that_changes_a_limit_and_a_limit_without_values_are_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """H18: a misspelt name would limit nothing, and another program's values may be meant."""
+    store = MemoryStore()
+    process(store).declare([Limit("api", concurrency=3, rate="30/min")])
+    assert not caplog.records
+    process(store).declare([Limit("api", concurrency=3, rate="30/min")])
+    assert not caplog.records
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=7)])
+    assert caplog.messages == [
+        "limit 'api': this program declares concurrency 7; before, it was concurrency 3, rate 30/min"
+    ]
+    for name in ("a", "b"):
+        assert limits.acquire(asks(store, name, limits=("apo",)), True) == [None]
+    assert caplog.messages[1:] == [
+        "limit 'apo' has no values, so it limits nothing: declare it in code, or set it"
+    ]
+
+
+def test_a_run_that_has_begun_passes_those_that_wait_for_the_rate() -> None:
+    """H18: it doesn't count for the rate. But it stands behind those that wait for a slot."""
+    store = MemoryStore()
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=2, rate="1/min")])
+    (call,) = asks(store, "a")
+    assert limits.acquire([call], True) == [None]
+    lane = Lane("default", "g", "")
+    (wait,) = limits.acquire([next_run(store, "new", lane)], True)
+    assert wait is not None
+    begun = next_run(store, "begun", lane)._replace(counts=False)
+    assert limits.acquire([begun], True) == [None]
+    (second,) = limits.acquire([next_run(store, "begun-2", lane, wait)._replace(counts=False)], True)
+    assert second is not None
+
+
+def test_a_rate_that_has_no_room_holds_also_for_a_turn_that_another_run_takes() -> None:
+    """H18: a run that was executed before doesn't count for the rate, but the next one of its lane may do so."""
+    clock = FakeClock(1_800_000_000.0)
+    store = MemoryStore(clock=clock)
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=2, rate="1/min")])
+    (call,) = asks(store, "a")
+    assert limits.acquire([call], True) == [None]
+    (free,) = asks(store, "b")
+    assert limits.acquire([free._replace(counts=False)], True) == [None]
+    lane = Lane("default", "g", "")
+    (wait,) = limits.acquire([next_run(store, "old", lane)._replace(counts=False)], True)
+    assert wait is not None
+    limits.release([free._replace(counts=False)])
+    (refused,) = limits.acquire([next_run(store, "new", lane, wait)], True)
+    assert refused is not None
+    clock.skip(62)
+    limits.serve_lines()
+    assert limits.acquire([next_run(store, "new", lane, refused)], True) == [None]
+
+
+def test_a_slot_that_a_worker_asks_for_again_isnt_taken_for_left_over() -> None:
+    """H18: it was about to claim the run a while ago. Another run of the same ask doesn't get its slot."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    worker = process(store)
+    worker.declare([Limit("api", concurrency=1)])
+    for run_id in "ab":
+        store.create(NewRun(run_id, "g", [b"x"], due=0.0))
+    one, other = (SlotRequest(Lease(run_id, 2, 0.0), "", ("api",), is_claimed=False) for run_id in "ab")
+    assert worker.acquire([one], False) == [None]
+    clock.skip(TTL + 1)
+    assert worker.acquire([one, other], False) == [None, SlotWait("api", "")]
+    assert [slot.run_id for slot in Limits(store).get("api").held] == ["a"]
 
 
 def test_what_the_code_declares_is_written_once_and_what_is_set_wins(any_store: Store) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from limpet import MemoryStore
 from limpet.engine.leases import held_lease
-from limpet.engine.leases.lease_client import LeaseClient, client_for, release_unused
+from limpet.engine.leases.interrupted_calls import release_unused
+from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.journal.store import Lease, NewRun
 from support.graphs import SOON, loop
 from support.waiting import until

@@ -181,6 +181,7 @@ def test_all_runs_are_never_meant_by_accident(verb: str) -> None:
         (("r0", {"status": "failed"}), "ids of runs, or filters"),
         (({"all_runs": True, "status": "failed"},), "takes no filters"),
         (({"status": "failed", "limit": 0},), "limit must be"),
+        (({"status": "failed", "limit": 2**63},), "limit must be a whole number of at least 1 and at most"),
         (({"status": "faild"},), "did you mean 'failed'"),
         (([b"r0"],), "strs, not b'r0'"),
         ((7,), "strs, not 7"),

@@ -209,6 +209,7 @@ def test_a_search_for_a_text_says_how_many_runs_it_looked_through(monkeypatch: p
         ({"after": timedelta(hours=2)}, "isn't a place in a list"),
         ({"limit": "5"}, "limit must be a whole number"),
         ({"limit": -1}, "limit must be a whole number"),
+        ({"limit": 2**63 - 1}, "at least 0 and at most 1,000,000,000, not 9223372036854775807"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_refused(filters: dict[str, Any], message: str) -> None:

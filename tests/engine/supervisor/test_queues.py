@@ -194,3 +194,16 @@ def test_a_child_is_in_the_queue_of_its_start_of_its_graph_or_of_its_parent(
     supervise(store, [parent]).drain()
     (started,) = run.children()
     assert started.queue == expected
+
+
+def test_a_worker_executes_queued_runs_when_the_clock_was_set_back() -> None:
+    """H18: the store's clock is earlier by then than the creation of the run."""
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    graph = plain(store=store)
+    handle = graph.start({"n": 1})
+    clock.set_by(-86400)
+    assert handle.info.shown_at(clock()) == "queued"
+    assert [info.run_id for info in Runs(store).list(status="queued")] == [handle.run_id]
+    with supervise(store, [graph], poll=0.02):
+        assert handle.result(SOON)["n"] == 2

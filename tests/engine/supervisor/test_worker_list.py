@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from datetime import timedelta
 from time import time
 from typing import Any
 
@@ -18,12 +19,14 @@ from limpet import (
     UsageError,
     WorkerInfo,
     Workflow,
+    open_store,
+    sleep,
     supervise,
 )
-from limpet.engine.leases import workers
+from limpet.engine.leases import lease_client, workers
 from limpet.engine.leases.process_identity import this_process
 from limpet.engine.leases.workers import worker_document
-from limpet.engine.supervisor import lanes, worker_list
+from limpet.engine.supervisor import lanes, skipped_runs, worker_list
 from limpet.engine.supervisor.lanes import MAX_UNFIT
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.graphs.names import WORKERS
@@ -331,6 +334,59 @@ def test_many_runs_of_a_plan_that_cannot_be_continued_cost_few_looks(
     assert supervisor.resumer.served.serves(lane)
 
 
+@pytest.mark.parametrize("pause", [lanes.RETRY_INTERVAL + 1, 1800.0, 7200.0])
+def test_runs_that_can_be_continued_are_found_behind_many_that_cannot(
+    monkeypatch: pytest.MonkeyPatch, pause: float
+) -> None:
+    """H18: the same ones aren't tried first whenever their lane is looked at again, however rarely that is."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+
+    def version(number: int) -> StateGraph:
+        graph = StateGraph(name="g").add_node("first")
+        graph.add_node(f"second {number}", run=lambda state: sleep(timedelta(hours=1)))
+        graph.add_edge("first", f"second {number}")
+        return graph.set_entry_point("first").set_finish_point(f"second {number}").compile(store=store)
+
+    old, new = version(1), version(2)
+    for number in range(5 * MAX_UNFIT):
+        old.start({}, run_id=f"at a node that is gone {number:03}")
+    supervise(store, [old], max_sleep=0).drain()
+    clock.skip(hours=2)
+    expected = [f"fits {number}" for number in range(5)]
+    for run_id in expected:
+        old.start({}, run_id=run_id)
+    assert len(store.lanes()) == 1
+    now = 0.0
+    for module in (lanes, skipped_runs):
+        monkeypatch.setattr(module, "monotonic", lambda: now)
+    supervisor = supervise(store, [new], concurrency=4, max_sleep=0)
+    done: list[str] = []
+    openings = 0
+    while len(done) < len(expected) and openings < 40:
+        done += supervisor.drain()
+        supervisor.resumer.served.left()  # as the list of workers asks
+        now += pause
+        openings += 1
+    assert sorted(done) == expected
+    # All that don't fit are tried again still, now and then.
+    read = store.read
+    reads: set[str] = set()
+    monkeypatch.setattr(store, "read", lambda run_id, *more: reads.add(run_id) or read(run_id, *more))
+    for _ in range(40):
+        now += pause
+        supervisor.drain()
+    assert len(reads) == 5 * MAX_UNFIT
+
+
+def test_a_run_that_does_not_fit_is_tried_again_soon_while_there_are_few(store: MemoryStore) -> None:
+    """H18: its user may roll it back, so that it fits."""
+    served = supervise(store, [version_of(2, store)]).resumer.served
+    version_of(1, store).start({}, run_id="old")
+    rests = {served.note_unfit(store.head("old"), "its node is gone") for _ in range(8)}
+    assert rests == {lanes.RETRY_INTERVAL}
+
+
 @pytest.mark.parametrize("on_mismatch", ["fail", "warn"])
 def test_a_workflow_with_other_tasks_goes_by_its_policy(store: MemoryStore, on_mismatch: Any) -> None:
     """H18, W11: before it is claimed; and a worker with its plan comes first in any case."""
@@ -453,3 +509,13 @@ def test_the_time_of_the_list_is_that_of_the_store() -> None:
         assert worker.is_live
         clock.skip(hours=1)
         assert not Runs(store).workers()[0].is_live
+
+
+@pytest.mark.parametrize("store_url", ["postgres", "redis"], indirect=True)
+def test_workers_live_by_the_clock_of_the_server(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H18: a machine whose clock is ahead takes no live worker for gone."""
+    store = open_store(store_url)
+    with supervise(store, [version_of(1, store)]):
+        until(lambda: Runs(store).workers())
+        monkeypatch.setattr(lease_client, "time", lambda: time() + 3600)
+        assert [worker.is_live for worker in Runs(store).workers()] == [True]

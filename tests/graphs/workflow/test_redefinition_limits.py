@@ -293,7 +293,7 @@ def test_a_finished_task_is_saved_while_another_waits_for_its_next_attempt() -> 
     thread = threading.Thread(target=run.wait)
     thread.start()
     try:
-        until(lambda: set(flow.plan_resume("r").kept) == {"first", "done"})
+        until(lambda: is_stored(flow) and set(flow.plan_resume("r").kept) == {"first", "done"})
     finally:
         run.cancel()
         thread.join(30)
@@ -311,10 +311,15 @@ def test_failed_attempts_of_a_task_alone_are_counted_durably() -> None:
     thread = threading.Thread(target=run.wait)
     thread.start()
     try:
-        until(lambda: stored_attempts(flow) == 2)
+        until(lambda: is_stored(flow) and stored_attempts(flow) == 2)
     finally:
         run.cancel()
         thread.join(30)
+
+
+def is_stored(flow: Workflow) -> bool:
+    """Whether the run has begun."""
+    return flow.compiled().need_client("test").store.heads(["r"]) != [None]
 
 
 def stored_attempts(flow: Workflow) -> int:

@@ -643,7 +643,7 @@ def test_two_processes_can_prepare_a_directory_at_once(path: Path, monkeypatch: 
 def test_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     """P10: an older Limpet says what to do."""
     FileStore(path).close()
-    (path / "FORMAT").write_bytes(b"limpet files 4\n")
+    (path / "FORMAT").write_bytes(b"limpet files 5\n")
     with pytest.raises(StoreUnavailable, match=r"newer Limpet.* upgrade"):
         FileStore(path)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ def test_a_request_to_cancel_in_an_older_directory_becomes_a_post(path: Path) ->
         assert not store.post("asked to stop", "cancel", b"again")
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_an_older_directory_is_marked_when_it_is_opened(path: Path, version: int) -> None:
     """D10: an earlier version, which can't read what is written from then on, refuses it."""
     shutil.copytree(DATA / f"files_{version}", path)
@@ -60,7 +60,7 @@ def test_an_older_directory_is_marked_when_it_is_opened(path: Path, version: int
     for _ in range(2):
         with closing(FileStore(path)) as store:
             assert store.head("waits").posted == 0
-        assert (path / "FORMAT").read_bytes() == b"limpet files 3\n"
+        assert (path / "FORMAT").read_bytes() == b"limpet files 4\n"
 
 
 def test_a_run_without_posts_or_output_has_no_files_for_them(path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_list_reads_the_documents_that_have_changed_and_no_others(
             return [each.name for each in other.list_documents("line/b/", limit=count)]
 
         assert first(2) == ["line/b/00", "line/b/01"]
-        assert sorted(read_files) == [f"line_b_{number:02}" for number in range(50)]
+        assert sorted(read_files) == [f"line+b+{number:02}" for number in range(50)]
         read_files.clear()
         assert first(2) == ["line/b/00", "line/b/01"]
         assert read_files == []
@@ -284,9 +284,78 @@ def test_a_list_reads_the_documents_that_have_changed_and_no_others(
         assert store.put_document("line/a/00", b"", versions["line/a/00"])
         read_files.clear()
         assert first(2) == ["line/b/000", "line/b/01"]
-        assert sorted(read_files) == ["line_b_000", "line_b_01"]
+        assert sorted(read_files) == ["line+b+000", "line+b+01"]
         assert [each.name for each in other.list_documents("line/b/", due=True)] == ["line/b/01"]
         assert len(other.list_documents()) == 100
+
+
+def test_a_list_reads_no_documents_that_have_another_prefix(path: Path, read_files: list[str]) -> None:
+    """H18: a limit's own document is listed far more often than its line, which may be long."""
+    with closing(FileStore(path, level="process")) as store, closing(FileStore(path)) as other:
+        for name in (
+            *("limit/a", "limit/a b"),
+            *(f"limit line/a{more}/1" for more in ("", " b", "_b", "/b")),
+        ):
+            assert store.put_document(name, b"", 0)
+        read_files.clear()
+        assert [each.name for each in other.list_documents("limit/")] == ["limit/a", "limit/a b"]
+        assert sorted(read_files) == ["limit+a", "limit+a_b"]
+        read_files.clear()
+        assert [each.name for each in other.list_documents("limit line/a/")] == [
+            "limit line/a/1",
+            "limit line/a/b/1",
+        ]
+        assert sorted(read_files) == ["limit_line+a+1", "limit_line+a+b+1"]
+
+
+OLDER_DOCUMENTS = ["limit line/slow/000000000001-x", "limit/a b", "limit/slow", "plain", "schedule/nightly"]
+
+
+def test_documents_of_an_older_directory_are_there_under_their_names(path: Path) -> None:
+    """P10: their files were called otherwise. One that is damaged is left as it is."""
+    shutil.copytree(DATA / "files_3", path)
+    (path / "documents" / "broken.document").write_bytes(b"?")
+    for _ in range(2):
+        with closing(FileStore(path)) as store:
+            assert [each.name for each in store.list_documents()] == OLDER_DOCUMENTS
+            for name in OLDER_DOCUMENTS:
+                found = store.get_document(name)
+                assert found is not None
+                assert (found.body, found.due) == (name.encode(), 5.0)
+    names = {file.name.partition(".")[0] for file in (path / "documents").glob("*.document")}
+    expected = {"limit_line+slow+000000000001-x", "limit+a_b", "limit+slow", "plain", "schedule+nightly"}
+    assert names == {*expected, "broken"}
+    with closing(FileStore(path)) as store:
+        found = store.get_document("limit/slow")
+        assert found is not None
+        assert store.put_document("limit/slow", b"new", found.version)
+        assert store.delete_document("plain", 4)
+        left = [each.name for each in store.list_documents()]
+    assert left == [name for name in OLDER_DOCUMENTS if name != "plain"]
+
+
+@pytest.mark.parametrize("renamed", range(6))
+def test_an_older_directory_whose_opening_was_interrupted_is_opened_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch, renamed: int
+) -> None:
+    """P10: a process that is killed while it renames documents leaves the rest to the next."""
+    shutil.copytree(DATA / "files_3", path)
+    rename = documents.os.rename
+    left = renamed
+
+    def interrupted(*arguments: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        rename(*arguments)
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(documents.os, "rename", interrupted)
+        FileStore(path).close()
+    with closing(FileStore(path)) as store:
+        assert [each.name for each in store.list_documents()] == OLDER_DOCUMENTS
+    assert (path / "FORMAT").read_bytes() == b"limpet files 4\n"
 
 
 def test_more_changed_documents_than_are_remembered_are_listed_as_they_are(path: Path) -> None:

@@ -6,6 +6,8 @@ import gc
 import os
 import sqlite3
 import stat
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -427,3 +429,29 @@ def test_a_fork_finds_no_connection_open_that_a_call_has_taken_and_not_used_yet(
     assert os.waitpid(child, 0)[1] == 0
     connections.read(lambda cursor: None)
     connections.close()
+
+
+WRITE_AND_END = """
+import sys, threading, time
+from limpet.journal.store import NewRun
+from limpet.stores.sqlite.store import SQLiteStore
+
+store = SQLiteStore(sys.argv[1])
+store.head("r")
+threading.Thread(target=store.create, args=(NewRun("late", "g", [b"x"]),), daemon=True).start()
+time.sleep(0.5)
+"""
+
+
+def test_a_process_ends_though_a_thread_waits_for_the_lock_of_another(tmp_path: Path) -> None:
+    """P8: such as that of a process which was suspended in the middle of a write."""
+    path = tmp_path / "runs.db"
+    with closing(SQLiteStore(path)) as store:
+        store.create(NewRun("r", "g", [b"x"]))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        # It fails after this time, if it doesn't end.
+        subprocess.run([sys.executable, "-c", WRITE_AND_END, str(path)], check=True, timeout=20)
+        other.execute("ROLLBACK")
+    with closing(SQLiteStore(path)) as store:
+        assert store.heads(["late"]) == [None]

@@ -66,9 +66,10 @@ def test_the_newest_files_of_each_run_are_kept(tmp_path: Path, store: Any) -> No
 def aged(paths: list[str], seconds: int) -> list[str]:
     """The files under names that say that they were written earlier."""
     renamed = []
-    for path in map(Path, paths):
+    for number, path in enumerate(map(Path, paths), len(kept(Path(paths[0]).parent))):
         node, _, written = path.stem.partition("_")
-        renamed.append(path.with_name(f"{node}_{int(written[:13]) - seconds * 1000}{written[13:]}.pkl"))
+        # Each gets a number of its own: another run's file of the same millisecond may have been renamed before.
+        renamed.append(path.with_name(f"{node}_{int(written[:13]) - seconds * 1000}_{number}.pkl"))
         path.rename(renamed[-1])
     return list(map(str, renamed))
 

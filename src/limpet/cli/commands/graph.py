@@ -9,6 +9,7 @@ from typing import Any
 from limpet.cli.exit_codes import OK, USAGE
 from limpet.cli.output import Output
 from limpet.cli.project import Graph, GraphOnStore, complete_run_id, find_store, load_target
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.edges import END
 from limpet.graphs.parallel import Section
@@ -20,7 +21,8 @@ FORMATS = {".svg": "svg", ".mmd": "mermaid", ".mermaid": "mermaid", ".txt": "tex
 
 def show(args: Namespace, output: Output) -> int:
     """The nodes of a graph, and what follows each; of a workflow, its tasks by layer."""
-    plan = _plan_to_inspect(args.target)
+    compiled = _compiled_to_inspect(args.target)
+    plan = compiled.plan
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     if plan.layers is not None:
@@ -34,10 +36,26 @@ def show(args: Namespace, output: Output) -> int:
         columns = ("node", "then", "policy", "stops")
         rows = [_node_row(plan, node) for node in plan.nodes.values()]
     if output.json:  # for programs, layers count from 0, as in events and in the records of tasks
-        about = {"name": plan.name, "fingerprint": plan.fingerprint, "kind": kind}
-        output.result({**about, "nodes": [dict(zip(columns, row, strict=True)) for row in rows]})
+        output.result(
+            {
+                "name": plan.name,
+                "fingerprint": plan.fingerprint,
+                "kind": kind,
+                "queue": compiled.queue,
+                "limits": [limit.name for limit in compiled.limits],
+                "nodes": [dict(zip(columns, row, strict=True)) for row in rows],
+            }
+        )
     else:
-        output.facts({"graph": plan.name, "fingerprint": plan.fingerprint, "entry": entry})
+        output.facts(
+            {
+                "graph": plan.name,
+                "fingerprint": plan.fingerprint,
+                "entry": entry,
+                "queue": compiled.queue,
+                "limits": ", ".join(limit.name for limit in compiled.limits),
+            }
+        )
         if plan.layers is not None:
             rows = [(layer + 1, *rest) for layer, *rest in rows]
         output.table(columns, rows)
@@ -47,7 +65,7 @@ def show(args: Namespace, output: Output) -> int:
 def check(args: Namespace, output: Output) -> int:
     """Whether a graph is valid."""
     try:
-        plan = _plan_to_inspect(args.target)
+        plan = _compiled_to_inspect(args.target).plan
     except DefinitionError as problem:
         if output.json:
             output.result({"ok": False, "mistakes": problem.mistakes})
@@ -62,10 +80,10 @@ def check(args: Namespace, output: Output) -> int:
     return OK
 
 
-def _plan_to_inspect(target: str) -> Plan:
-    """The plan of a graph to look at. No store is opened."""
+def _compiled_to_inspect(target: str) -> CompiledGraph:
+    """A compiled graph to look at. No store is opened."""
     with without_opening():
-        return _load_to_inspect(target).compiled().plan
+        return _load_to_inspect(target).compiled()
 
 
 def _load_to_inspect(target: str) -> Graph:
@@ -152,6 +170,8 @@ def _policy(node: PlanNode) -> str:
         parts.append(f"{node.retry.attempts} attempts")
     if node.timeout is not None:
         parts.append(f"{node.timeout:g} s")
+    if node.limits:
+        parts.append(f"limits: {' '.join(node.limits)}")
     return ", ".join(parts)
 
 

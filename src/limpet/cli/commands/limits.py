@@ -9,7 +9,8 @@ from limpet import LimitInfo, Limits
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_store
-from limpet.errors import UsageError
+from limpet.errors import UsageError, did_you_mean
+from limpet.limits import SlotHolder, SlotWaiter
 
 SHOWN_WAITING = 20
 """How many of those that wait `show` lists."""
@@ -61,10 +62,10 @@ def show(args: Namespace, output: Output) -> int:
         }
     )
     if info.held:
-        rows = [(each.run_id, each.call, each.state, output.time(each.since)) for each in info.held]
+        rows = [(*_whose(each), each.state, output.time(each.since)) for each in info.held]
         output.table(("run", "call", "slot", output.time_heading("since")), rows)
     if waiting:
-        rows = [(each.run_id, each.call, "waits", "") for each in waiting]
+        rows = [(*_whose(each), "waits", "") for each in waiting]
         output.table(("run", "call", "slot", ""), rows)
     return OK
 
@@ -81,6 +82,7 @@ def set_limit(args: Namespace, output: Output) -> int:
     if not given and not args.reset:
         raise UsageError("give what to set: --concurrency, --rate or --queue; or --reset")
     limits = _limits(args, must_exist=not given)
+    known = [each.name for each in limits.list()]
     info = limits.reset(args.name) if args.reset else None
     if given:
         info = limits.set(args.name, **given)
@@ -88,9 +90,14 @@ def set_limit(args: Namespace, output: Output) -> int:
     if output.json:
         output.result(_data(info))
     else:
-        output.message(
-            f"{info.name}: concurrency {_concurrency(info)}, rate {_rate(info)} ({_sources(info)})"
-        )
+        values = f"concurrency {_concurrency(info)}, rate {_rate(info)}"
+        if info.queues:
+            values += f", queues {' '.join(info.queues)}"
+        output.message(f"{info.name}: {values} ({_sources(info)})")
+        if info.name not in known:
+            output.say(
+                f"{info.name} is a new limit, which no program declares{did_you_mean(info.name, known)}"
+            )
         output.hint("what uses it:", command_line("limits show", args, info.name))
     return OK
 
@@ -101,7 +108,9 @@ def delete(args: Namespace, output: Output) -> int:
     if output.json:
         output.result({"deleted": args.name})
     else:
-        output.message(f"deleted the limit {args.name}")
+        output.message(
+            f"deleted the limit {args.name}: nothing is limited by it, until a program that declares it starts"
+        )
     return OK
 
 
@@ -118,6 +127,13 @@ def _data(info: LimitInfo) -> dict[str, Any]:
             name: info.source(name) for name in ("concurrency", "rate", "queues") if info.source(name)
         },
     }
+
+
+def _whose(each: SlotHolder | SlotWaiter) -> tuple[str, str]:
+    """The run and the call, in two columns; or which run it is for."""
+    if each.run_id:
+        return each.run_id, each.call
+    return f"(next run of {each.graph})", f"queue {each.queue}"
 
 
 def _concurrency(info: LimitInfo) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
-from limpet import Question, Run, RunInfo, Runs
+from limpet import Limits, Question, Run, RunInfo, Runs
 from limpet.cli.exit_codes import BY_STATUS, INTERRUPTED, OK
 from limpet.cli.inputs import input_keys, is_input, read_input, read_pairs, state_keys
 from limpet.cli.next_commands import suggest_next, worker_command
@@ -23,11 +24,12 @@ from limpet.cli.project import (
     graph_of_run,
     load_target,
 )
-from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of
+from limpet.cli.run_display import RunDisplay, Summary, cut, summary_of, telling_limits, waits_of
 from limpet.cli.run_ids import whole_id
 from limpet.cli.values import read_value
 from limpet.engine.operations.run_info import way_on
 from limpet.engine.sessions.compatibility import refuse_cancelled
+from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.graphs.secrets import masked
 from limpet.journal.store import Store
@@ -155,9 +157,17 @@ def _drive(
     display = RunDisplay(output)
     graph.observer = display.observe
     running = begin()
+    compiled = graph.compiled()
+    telling: AbstractContextManager[None] = nullcontext()
+    if compiled.limits or compiled.plan.limits:
+        telling = telling_limits(
+            lambda awaited: output.say(f"  … waits for {awaited}", "dim"),
+            lambda: _awaited_limits(compiled, running.id),
+        )
     try:
-        for event in running:
-            display.show(event)
+        with telling:
+            for event in running:
+                display.show(event)
     except KeyboardInterrupt:
         running.close()
         output.say(f"interrupted; everything that run {running.id} finished is saved")
@@ -179,6 +189,16 @@ def _drive(
     else:
         _report_stop(info, summary_of(state, graph.compiled().plan), running.error, args, output)
     return BY_STATUS.get(running.status, OK), info
+
+
+def _awaited_limits(compiled: CompiledGraph, run_id: str) -> str | None:
+    """The limits that a run waits for, with how much of them is used; None if it waits for none."""
+    with suppress(LimpetError):  # nothing is stored of the run yet, or the store can't be reached
+        info = Runs.of_graph(compiled, "run").get(run_id).info
+        limits = Limits(compiled.need_client("limits").store).held_up_by(info, compiled)
+        if limits:
+            return waits_of(info, limits)
+    return None
 
 
 def _ask_here(info: RunInfo, output: Output) -> dict[str, Any] | None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
-from limpet import END, Checkpoint, RunInfo, Runs, WorkerInfo
+from limpet import END, Checkpoint, Limits, RunInfo, Runs, WorkerInfo
 from limpet.cli.commands.many_runs import filter_words, filters_of, read_graph_filter
 from limpet.cli.exit_codes import OK
 from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_run, find_runs, project_graphs
+from limpet.cli.project import command_line, find_run, find_runs, find_store, project_graphs
+from limpet.cli.run_display import waits_of
 from limpet.cli.values import utc_time
 from limpet.defaults import QUEUE
+from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
 from limpet.engine.leases.workers import why_unserved
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import PLANNER
@@ -81,8 +84,9 @@ def show(args: Namespace, output: Output) -> int:
     """Everything that is known about one run."""
     runs = find_run(args, output)
     info = runs.get(args.run).info
+    limits = awaited_limits(args, info)
     if output.json:
-        output.result(_facts(info))
+        output.result({**_facts(info), "limits": [limit._asdict() for limit in limits]})
         return OK
     error = info.error or {}
     output.facts(
@@ -90,11 +94,12 @@ def show(args: Namespace, output: Output) -> int:
             "run": info.run_id,
             "graph": info.graph,
             "queue": None if info.queue == QUEUE else info.queue,
+            "priority": info.priority or None,
             "status": info.shown_status,
             "step": info.step,
             "node": node_of(info),
             "why": info.reason,
-            "waits for": waits_of(info),
+            "waits for": waits_of(info, limits),
             "messages": _messages_of(info),
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
@@ -234,15 +239,19 @@ def _facts(info: RunInfo) -> dict[str, Any]:
     }
 
 
-def waits_of(info: RunInfo) -> str | None:
-    """What nodes of a run wait for, such as messages, with the deadlines."""
-    found = []
-    for wait in info.waits:
-        limit = ""
-        if wait.deadline is not None:
-            limit = f" (until {utc_time(wait.deadline)} UTC)"
-        found.append(f"{wait.described(str)}, at {wait.node}{limit}")
-    return "; ".join(found) or None
+def awaited_limits(args: Namespace, info: RunInfo) -> list[AwaitedLimit]:
+    """The limits that a run waits for, as far as they are known here: of its nodes, else of its queue and graph."""
+    if info.shown_status not in ("waiting", "queued", "running"):
+        return []
+    compiled = None
+    if not info.waits:
+        with suppress(LimpetError):  # the code can't be loaded
+            compiled = next(
+                (each.compiled() for each in project_graphs(args) if each.name == info.graph), None
+            )
+    with suppress(LimpetError):  # a store that can't keep limits, or a run that has gone
+        return Limits(find_store(args, must_exist=True)).held_up_by(info, compiled)
+    return []
 
 
 def _messages_of(info: RunInfo) -> str | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from time import time
 from typing import Any
 
-from limpet import Firing, ScheduleInfo, Schedules
+from limpet import Firing, Runs, ScheduleInfo, Schedules
 from limpet.cli.exit_codes import OK
 from limpet.cli.inputs import input_keys, read_input, read_pairs
 from limpet.cli.next_commands import worker_command
@@ -23,6 +23,7 @@ from limpet.cli.project import (
     project_graphs,
 )
 from limpet.cli.values import relative_time
+from limpet.engine.schedules.schedule import Schedule, find_schedule
 from limpet.engine.schedules.timetable import local_time
 from limpet.errors import UsageError
 from limpet.journal.store import Store
@@ -42,24 +43,7 @@ def add(args: Namespace, output: Output) -> int:
         output.say(warning)
     store = find_store(args, loaded)
     _refuse_memory(store)
-    info = Schedules(store).add(
-        args.name,
-        GraphOnStore(loaded, store),
-        cron=args.cron,
-        every=args.every,
-        timezone=args.timezone,
-        input=values or None,
-        config=read_pairs(args.config, "--config") or None,
-        tags=args.tag,
-        queue=args.queue,
-        priority=args.priority,
-        overlap=args.overlap,
-        catch_up=args.catch_up,
-        starts=args.starts,
-        ends=args.ends,
-        paused=args.paused,
-        replace=args.replace,
-    )
+    info = _added(args, GraphOnStore(loaded, store), store, values)
     if output.json:
         output.result(_facts(info))
         return OK
@@ -67,6 +51,34 @@ def add(args: Namespace, output: Output) -> int:
     args.graph = args.graph or [args.target]
     output.hint(*worker_command("A worker fires it. If none is running, start one:", args))
     return OK
+
+
+def _added(args: Namespace, graph: GraphOnStore, store: Store, values: dict[str, Any]) -> ScheduleInfo:
+    try:
+        return Schedules(store).add(
+            args.name,
+            graph,
+            cron=args.cron,
+            every=args.every,
+            timezone=args.timezone,
+            input=values or None,
+            config=read_pairs(args.config, "--config") or None,
+            tags=args.tag,
+            queue=args.queue,
+            priority=args.priority,
+            overlap=args.overlap,
+            catch_up=args.catch_up,
+            starts=args.starts,
+            ends=args.ends,
+            paused=args.paused,
+            replace=args.replace,
+        )
+    except UsageError as problem:
+        if problem.next_operation != "replace":
+            raise
+        # Without its own values, which may be secret, the command can't be printed to be typed again.
+        others = UsageError(f"{problem.message}; --replace gives it the new ones")
+        raise others.with_advice("", "replace") from None
 
 
 def sync(args: Namespace, output: Output) -> int:
@@ -87,7 +99,8 @@ def sync(args: Namespace, output: Output) -> int:
 def put_declared(graphs: Iterable[Graph], store: Store) -> list[ScheduleInfo]:
     """Put the schedules that the files of graphs declare into the store. Whether one is paused there stays.
 
-    Schedules that are in the store and not, or no longer, in a file stay as they are. Raises `UsageError`.
+    Schedules that are in the store and not, or no longer, in a file stay as they are. Raises `UsageError`, before any
+    is put there, for one that another graph has in the store.
     """
     declared: dict[str, tuple[Graph, dict[str, Any]]] = {}
     for graph in graphs:
@@ -97,27 +110,43 @@ def put_declared(graphs: Iterable[Graph], store: Store) -> list[ScheduleInfo]:
             declared[each["name"]] = (graph, {**each})
     if not declared:
         return []
-    schedules = Schedules(store)
-    there = {document.name for document in store.list_documents("schedule/")}
-    found = []
     for name, (graph, settings) in declared.items():
         del settings["name"]
-        if f"schedule/{name}" in there:
+        stored = find_schedule(store, name)
+        if stored is not None:
+            _refuse_other_graph(stored[0], graph)
             settings["paused"] = False  # which leaves it as it is
-        found.append(schedules.add(name, GraphOnStore(graph, store), **settings, replace=True))
-    return found
+    schedules = Schedules(store)
+    return [
+        schedules.add(name, GraphOnStore(graph, store), **settings, replace=True)
+        for name, (graph, settings) in declared.items()
+    ]
+
+
+def _refuse_other_graph(stored: Schedule, graph: Graph) -> None:
+    """A file doesn't take over the schedule of another graph, whose times and triggers would run this one."""
+    other = stored.plan.start.graph
+    if other != graph.name:
+        raise UsageError(
+            f"schedule {stored.name!r} in the store is of graph {other!r}: give that of graph {graph.name!r} another "
+            "name, or delete the one in the store"
+        )
 
 
 def list_schedules(args: Namespace, output: Output) -> int:
     """All schedules in the store."""
-    found = Schedules(find_store(args, must_exist=True)).list()
+    store = find_store(args, must_exist=True)
+    found = Schedules(store).list()
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
-    _show_table(found, output, "no schedules yet")
-    overdue = [info for info in found if info.status == "overdue"]
+    overdue = {info.graph for info in found if info.status == "overdue"}
+    served = set[str]()
     if overdue:
-        graphs = ", ".join(sorted({repr(info.graph) for info in overdue}))
+        served = {graph for worker in Runs(store).workers() if worker.is_live for graph in worker.graphs}
+    _show_table(found, output, "no schedules yet", served)
+    if overdue - served:
+        graphs = ", ".join(sorted(map(repr, overdue - served)))
         output.hint(*worker_command(f"No worker that knows graph {graphs} is running. Start one:", args))
     return OK
 
@@ -144,15 +173,16 @@ def show(args: Namespace, output: Output) -> int:
 def pause(args: Namespace, output: Output) -> int:
     """Fire a schedule no more."""
     _schedules(args).pause(args.name)
-    return _report(args, output, "is paused")
+    return _report(args, output, "paused", "is paused")
 
 
 def resume(args: Namespace, output: Output) -> int:
     """Fire a paused schedule again."""
     schedules = _schedules(args)
     schedules.resume(args.name)
-    following = schedules.get(args.name).next_time
-    return _report(args, output, f"is active; next: {_clock(following) or 'no time is left'}")
+    info = schedules.get(args.name)
+    following = _clock(info.next_time) or "no time is left"
+    return _report(args, output, info.status, f"is {info.status}; next: {following}")
 
 
 def trigger(args: Namespace, output: Output) -> int:
@@ -169,7 +199,7 @@ def trigger(args: Namespace, output: Output) -> int:
 def delete(args: Namespace, output: Output) -> int:
     """Delete a schedule."""
     _schedules(args).delete(args.name)
-    return _report(args, output, "is deleted; its runs stay")
+    return _report(args, output, "deleted", "is deleted; its runs stay")
 
 
 def _schedules(args: Namespace) -> Schedules:
@@ -184,15 +214,15 @@ def _refuse_memory(store: Store) -> None:
         )
 
 
-def _report(args: Namespace, output: Output, what: str) -> int:
+def _report(args: Namespace, output: Output, status: str, what: str) -> int:
     if output.json:
-        output.result({"schedule": args.name})
+        output.result({"schedule": args.name, "status": status})
     else:
         output.say(f"schedule {args.name} {what}")
     return OK
 
 
-def _show_table(found: list[ScheduleInfo], output: Output, empty: str) -> None:
+def _show_table(found: list[ScheduleInfo], output: Output, empty: str, served: Collection[str] = ()) -> None:
     columns = ("schedule", "graph", "status", "when", "next", "last", "")
     rows = [
         (
@@ -202,14 +232,17 @@ def _show_table(found: list[ScheduleInfo], output: Output, empty: str) -> None:
             info.when,
             _time_and_distance(info.next_time),
             _last(info),
-            _remark(info),
+            _remark(info, served),
         )
         for info in found
     ]
     output.table(columns, rows, empty, left_out_first=("graph", "last"))
 
 
-def _remark(info: ScheduleInfo) -> str:
+def _remark(info: ScheduleInfo, served: Collection[str]) -> str:
+    """What is to be said of a schedule. The graphs that are `served` are those that a running worker knows."""
+    if info.status == "overdue" and info.graph in served:
+        return "a worker knows its graph; the worker's log says why it isn't fired"
     if info.status == "overdue":
         return "no worker that knows its graph has looked"
     if info.status == "waiting":
@@ -279,8 +312,12 @@ def _relative(moment: datetime) -> str:
 
 
 def _facts(info: ScheduleInfo) -> dict[str, Any]:
-    """A schedule as data for a program."""
+    """A schedule as data for a program. All times are those of its zone, as text."""
     data = info._asdict()
     for name in ("next_time", "last_time", "starts", "ends"):
         data[name] = None if data[name] is None else data[name].isoformat()
-    return {**data, "paused": info.paused, "recent": [firing._asdict() for firing in info.recent]}
+    recent = [
+        {**firing._asdict(), "planned": local_time(firing.planned, info.timezone).isoformat()}
+        for firing in info.recent
+    ]
+    return {**data, "paused": info.paused, "recent": recent}

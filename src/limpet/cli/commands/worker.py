@@ -29,8 +29,6 @@ from limpet.observe.events import (
 )
 from limpet.supervision import supervise
 
-STOPPED = "stopped; other workers can resume the runs that were in progress"
-
 SHOWN_EVENTS = {
     GRAPH_START: "started",
     CHECKPOINT_RESUME: "resumed",
@@ -73,8 +71,9 @@ def work(args: Namespace, output: Output) -> int:
         try:
             resumed = supervisor.drain()
         except KeyboardInterrupt:
+            had_runs = bool(supervisor.running)
             supervisor.stop(0)  # releases its runs: this isn't a crash of theirs
-            _say(time(), STOPPED, output)
+            _say(time(), _stopped(had_runs), output)
             return INTERRUPTED
         if output.json:
             output.result({"runs": resumed})
@@ -88,15 +87,18 @@ def work(args: Namespace, output: Output) -> int:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
         signals = "SIGTERM"
 
+    interrupted: list[str] = []
+
     def stopping() -> None:
-        _say(time(), _stopping(supervisor.running, args.grace, signals), output)
+        interrupted.extend(supervisor.running)
+        _say(time(), _stopping(interrupted, args.grace, signals), output)
 
     # Only once it is true: before that, SIGTERM would kill the process.
     supervisor.run(
         on_ready=lambda: _say(time(), f"working on {store}: {names}. {signals} stops it", output),
         on_stop=stopping,
     )
-    _say(time(), STOPPED, output)
+    _say(time(), _stopped(bool(interrupted)), output)
     return OK
 
 
@@ -107,6 +109,13 @@ def _stopping(running: list[str], grace: float, signals: str) -> str:
     runs = "1 run" if len(running) == 1 else f"{len(running)} runs"
     waiting = f"stopping: waits up to {grace:g} s for the steps under way in {runs}"
     return f"{waiting}. {signals} again leaves at once"
+
+
+def _stopped(had_runs: bool) -> str:
+    """What a worker says when it has stopped."""
+    if not had_runs:
+        return "stopped"
+    return "stopped; other workers can resume the runs that were in progress"
 
 
 def _limits(given: Iterable[tuple[str | None, int]], graphs: Iterable[str]) -> int | dict[str, int] | None:

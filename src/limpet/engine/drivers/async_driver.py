@@ -96,7 +96,7 @@ async def drive(session: Session) -> AsyncGenerator[dict[str, Any] | Verdict, No
             leave_run(session.progress, outer_task)
             interrupt.close()
             await node_tasks.close()
-            if session.held is not None:
+            if session.held is not None or session.slots is not None:
                 await release(session)
 
 
@@ -117,7 +117,7 @@ async def gather(
     return found
 
 
-async def exchange_slots(session: Session, node_tasks: NodeTasks, command: Command) -> list[Any] | None:
+async def exchange_slots(session: Session, node_tasks: NodeTasks, command: Command) -> Any:
     """Ask the store for slots, or release them, in a thread. If this task is cancelled meanwhile, that is done first.
 
     Nodes that run in parallel may save what they keep meanwhile: one may block the event loop until it can.

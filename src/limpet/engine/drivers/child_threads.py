@@ -14,7 +14,7 @@ from time import sleep
 from typing import TYPE_CHECKING
 
 from limpet.defaults import MAX_RUNS_AT_ONCE
-from limpet.engine.leases.lease_client import ChangeWaiter
+from limpet.engine.leases.change_waiter import ChangeWaiter
 from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session, log
@@ -92,7 +92,7 @@ class ChildThreads:
         head = client.head(child)
         if head.status in ENDED or head.due is None:
             return False  # it has ended, or waits for an answer or a message
-        if head.due > client.now():
+        if not head.is_due(client.now()):
             sleep(min(head.due - client.now(), DUE_CHECK_INTERVAL))
             return True
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from time import monotonic
 from typing import ParamSpec, TypeVar
 
-from limpet.engine.leases.lease_client import release_unused
+from limpet.engine.leases.lease_client import clients_in_use
+from limpet.errors import StoreError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,3 +33,12 @@ def releases_if_interrupted(call: Callable[P, R]) -> Callable[P, R]:
             raise
 
     return guarded
+
+
+def release_unused(since: float) -> None:
+    """Release what this thread has claimed since then and no driver has run, because the thread was interrupted."""
+    for client in clients_in_use():
+        for held in list(client.held.values()):
+            if held.is_unused_since(since):
+                with suppress(StoreError):
+                    client.release(held)

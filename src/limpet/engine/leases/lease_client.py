@@ -9,33 +9,25 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from time import monotonic, sleep, time
+from time import monotonic, time
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 from limpet.defaults import LEASE
+from limpet.engine.leases.change_waiter import ChangeWaiter
 from limpet.engine.leases.group_commit import GroupCommit
 from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, renewals
 from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
-from limpet.engine.leases.process_identity import describe_holder, is_dead, this_process
-from limpet.errors import Conflict, LimpetError, RunNotFound, StoreError
-from limpet.journal.optional_calls import Notifying, provides
+from limpet.engine.leases.process_identity import is_dead, this_process, with_holder_described
+from limpet.errors import Conflict, LimpetError, RunNotFound
+from limpet.journal.optional_calls import TellsTime, provides
 from limpet.journal.store import ENDED, RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail, checked_id
 from limpet.threads.workers import JobQueue
 
 if TYPE_CHECKING:
     from limpet.engine.leases.limit_slots import LimitClient
-
-FIRST_RECHECK = 0.02
-"""Seconds until a store is read again the first time, while waiting for a change in it."""
-
-CHANGE_RECHECK = 0.1
-"""Seconds, at most, between two reads of a store that reports its changes."""
-
-LONGEST_RECHECK = 0.5
-"""Seconds, at most, between two reads of a store while waiting for a change in it."""
 
 
 class HeldRun:
@@ -84,38 +76,6 @@ class HeldRun:
         return self.lease
 
 
-class ChangeWaiter:
-    """Waits until it is worth reading a store again, for `seconds` in all.
-
-    A store that reports its changes wakes the waiter. But no store reports that a lease expired or that its holder
-    died, so the waiter also returns at intervals. And it doesn't return right after every change: in a busy
-    store most changes are of other runs.
-    """
-
-    def __init__(self, store: Store, seconds: float) -> None:
-        self._deadline = monotonic() + seconds
-        self._pause = FIRST_RECHECK
-        self._notifying: Notifying | None = None
-        if seconds > 0 and store.abilities.notifies and provides(store, Notifying):
-            self._notifying = store
-            # From here on the store remembers changes for this thread, so that none is missed before `wait`.
-            store.wait_for_change(0.0)
-
-    def wait(self) -> bool:
-        """Wait until it is worth reading again; False, at once, when the time is over."""
-        began = monotonic()
-        if began >= self._deadline:
-            return False
-        remaining = self._deadline - began
-        if self._notifying is None:
-            sleep(min(self._pause, remaining))
-        elif self._notifying.wait_for_change(min(LONGEST_RECHECK, remaining)):
-            earliest = began + min(self._pause, CHANGE_RECHECK)
-            sleep(max(0.0, min(earliest, self._deadline) - monotonic()))
-        self._pause = min(self._pause * 1.5, LONGEST_RECHECK)
-        return True
-
-
 class LeaseClient:
     """One store, as this process uses it. Get it with `client_for(store)`."""
 
@@ -124,6 +84,8 @@ class LeaseClient:
         self.ttl = ttl
         self.interval = ttl / RENEWALS_PER_LEASE
         self.clock: Callable[[], float] | None = getattr(store, "clock", None)
+        self._asked_time = (float("-inf"), 0.0)
+        """When the store was last asked for its time, by `monotonic`, and what its clock is ahead of that."""
         self.clock_wait: Callable[[float, threading.Event], object] | None = getattr(self.clock, "wait", None)
         """How to let time pass, if the store's clock is one that tests turn: see `journal.store`."""
         self.leases_of_parent: set[tuple[str, int]] = set()  # of a forked child: see `forked_child.py`
@@ -148,7 +110,7 @@ class LeaseClient:
 
     def create(self, run: NewRun) -> HeldLease:
         """Create a run and hold it. Raises `RunExists`."""
-        claim = _Claim(run.run_id)
+        claim = _Claim((run.run_id,))
         with claim.lock:
             self._note(claim)
             lease = self.store.create(run)
@@ -165,7 +127,7 @@ class LeaseClient:
         if wait:
             waiter = ChangeWaiter(self.store, wait)
         while True:
-            claim = _Claim(run_id)
+            claim = _Claim((run_id,))
             try:
                 with claim.lock:
                     self._note(claim)
@@ -175,14 +137,54 @@ class LeaseClient:
                     raise
                 known = None  # it may have changed meanwhile
 
+    def claim_ready(self, wanted: Sequence[RunHead]) -> list[HeldLease | None]:
+        """Claim runs that the store has listed as ready, together; for each its lease, or None if it isn't ours.
+
+        The caller releases the leases, or has others do so who hold the runs.
+        """
+        claim = _Claim({listed.run_id for listed in wanted})
+        with claim.lock:
+            self._note(claim)
+            leases = self.store.claim_ready(wanted, this_process(), self.ttl)
+            return [None if lease is None else self._hold(lease) for lease in leases]
+
+    def break_lease(self, head: RunHead) -> bool:
+        """Break the lease of a run if it has expired, or its holder is dead. False if it is valid.
+
+        The holder can't renew it any more. The run is claimed and released, so it is ready for any worker.
+        """
+        run_id = head.run_id
+        fence = None
+        if head.holder is not None and is_dead(head.holder):
+            fence = head.fence
+        claim = _Claim((run_id,))
+        with claim.lock:
+            self._note(claim)
+            try:
+                lease = self.store.claim(run_id, this_process(), self.ttl, fence)
+            except Conflict:
+                return False
+            except RunNotFound:
+                return True
+            self.store.release(lease)
+            return True
+
     def holding(
-        self, run_id: str, wait: float | None = None, known: RunHead | None = None
+        self,
+        run_id: str,
+        wait: float | None = None,
+        known: RunHead | None = None,
+        lease: HeldLease | None = None,
     ) -> AbstractContextManager[HeldRun]:
         """Hold a run for the length of a `with` block: `claim` it, and release it at the end.
 
-        The run is claimed by this call, before the block is entered. Raises what `claim` raises.
+        The run is claimed by this call, before the block is entered; `lease` is its lease if it was claimed before.
+        Raises what `claim` raises.
         """
-        return self.releasing(self.claim(run_id, wait, known))
+        if lease is None:
+            lease = self.claim(run_id, wait, known)
+        lease.claimed_by = threading.get_ident()
+        return self.releasing(lease)
 
     @contextmanager
     def releasing(self, lease: HeldLease) -> Iterator[HeldRun]:
@@ -225,6 +227,19 @@ class LeaseClient:
     def now(self) -> float:
         """The time by the store's clock, as far as that is known without asking: by this machine's, if it isn't."""
         return time() if self.clock is None else self.clock()
+
+    def store_time(self, known_for: float = 0.0) -> float:
+        """The time by the store's clock; it is asked for, if that is the clock of another machine.
+
+        It isn't asked again, if it was less than `known_for` seconds ago. Raises `StoreError`.
+        """
+        if self.clock is not None or not provides(self.store, TellsTime):
+            return self.now()
+        asked, offset = self._asked_time
+        if monotonic() - asked >= known_for:
+            offset = self.store.store_time() - monotonic()
+            self._asked_time = (monotonic(), offset)
+        return monotonic() + offset
 
     def head(self, run_id: str) -> RunHead:
         """What the store knows of a run. Raises `RunNotFound` that names the store, and `UsageError`."""
@@ -318,7 +333,7 @@ class LeaseClient:
             return False
         clients = list(_clients.values())
         claims = [
-            claim for client in clients for claim in list(client._claims) if claim.run_id == head.run_id
+            claim for client in clients for claim in list(client._claims) if head.run_id in claim.run_ids
         ]
         if sum(claim.lock.locked() for claim in claims) > 1:
             return False
@@ -345,12 +360,12 @@ class LeaseClient:
 
 
 class _Claim:
-    """A claim of a run, which is under way while its lock is held."""
+    """A claim of runs, which is under way while its lock is held."""
 
-    __slots__ = ("lock", "run_id")
+    __slots__ = ("lock", "run_ids")
 
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
+    def __init__(self, run_ids: Collection[str]) -> None:
+        self.run_ids = run_ids
         self.lock = threading.Lock()
 
 
@@ -377,16 +392,12 @@ def held_in_this_process(store: Store, run_id: str) -> HeldLease | None:
 
 def executes_runs() -> bool:
     """Whether this process executes any run now, or opens one."""
-    return any(client.has_leases() for client in list(_clients.values()))
+    return any(client.has_leases() for client in clients_in_use())
 
 
-def release_unused(since: float) -> None:
-    """Release what this thread has claimed since then and no driver has run, because the thread was interrupted."""
-    for client in list(_clients.values()):
-        for held in list(client.held.values()):
-            if held.is_unused_since(since):
-                with suppress(StoreError):
-                    client.release(held)
+def clients_in_use() -> list[LeaseClient]:
+    """All clients of this process."""
+    return list(_clients.values())
 
 
 _supervisors: WeakKeyDictionary[Store, WeakSet[Nudgeable]] = WeakKeyDictionary()
@@ -414,14 +425,6 @@ def nudge_supervisors(store: Store) -> None:
     """Have the supervisors of this process look for runs now. Those of other processes poll the store."""
     for supervisor in list(_supervisors.get(store, ())):
         supervisor.nudge()
-
-
-def with_holder_described(conflict: Conflict) -> Conflict:
-    """The same conflict, with its holder described in words."""
-    if not conflict.holder:
-        return conflict
-    reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
-    return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
 
 
 def _clock_since(granted: float) -> Callable[[], float]:

@@ -18,12 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from threading import Lock
 from time import monotonic
 from typing import Final, NamedTuple
 from uuid import uuid4
 
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
+from limpet.engine.leases.limits import rules
+from limpet.engine.leases.limits.changes import KEEP, RELEASE, TAKE, UNDO, Step
 from limpet.engine.leases.limits.document import (
     LimitDocument,
     Values,
@@ -32,18 +35,16 @@ from limpet.engine.leases.limits.document import (
     read_limit,
 )
 from limpet.engine.leases.limits.rules import Ask
-from limpet.engine.leases.limits.steps import KEEP, RELEASE, TAKE, UNDO, LimitSteps, Step
+from limpet.engine.leases.limits.steps import LimitSteps
 from limpet.engine.leases.limits.stored_limit import StoredLimit
 from limpet.errors import StoreError, StoreUnavailable, UsageError
 from limpet.graphs.limits import Limit
 from limpet.graphs.names import LIMITS
+from limpet.journal.optional_calls import CLOCK_KNOWN
 from limpet.journal.store import Lease
 
 QUEUES_KNOWN: Final = 1.0
 """Seconds for which it is known which limits hold for a queue."""
-
-CLOCK_KNOWN: Final = 5.0
-"""Seconds for which the difference between this machine's clock and the store's is known."""
 
 
 class SlotRequest(NamedTuple):
@@ -56,6 +57,9 @@ class SlotRequest(NamedTuple):
     `is_claimed` is false if the worker is about to claim the run: then the fence is that which the claim will give.
     After the claim the worker asks once more, with `is_claimed` and without `counts`: should it have taken longer
     than a lease to claim the run, it may have lost the slots.
+
+    With a `lane`, the run stands in line as the next one of this lane. When it is its turn, any run of the lane may
+    have the slot, whichever is the most urgent by then, and any worker may ask for it.
     """
 
     lease: Lease
@@ -64,6 +68,7 @@ class SlotRequest(NamedTuple):
     is_claimed: bool = True
     counts: bool = True
     wait: SlotWait | None = None
+    lane: str = ""
 
 
 class SlotWait(NamedTuple):
@@ -92,13 +97,15 @@ class LimitClient:
 
     def __init__(self, client: LeaseClient) -> None:
         self._client = client
+        self.has_limits = False
+        """Whether the store had limits when its lines were last served, or this process has used some since."""
         self._steps: dict[str, LimitSteps] = {}
         self._declared: dict[str, Values] = {}
+        self._checked: set[str] = set()
+        """The limits that were found to have values, or were reported."""
         self._owner = uuid4().hex
         self._queues: dict[str, tuple[str, ...]] = {}
         self._queues_known_at = float("-inf")
-        self._clock_offset = 0.0
-        self._clock_known_at = float("-inf")
 
     def declare(self, limits: Iterable[Limit]) -> None:
         """Store the values that the code gives, where they differ. What was set at run time wins over them.
@@ -111,22 +118,30 @@ class LimitClient:
                 continue
             self.check_store()
 
+            before = Values()
+
             def declared(document: LimitDocument, values: Values = values) -> LimitDocument:
+                nonlocal before
+                before = document.declared
                 return document._replace(declared=values, is_deleted=False)
 
             self.edit(limit.name, declared)
             self._declared[limit.name] = values
+            if before not in (Values(), values):
+                _warn(f"limit {limit.name!r}: this program declares {values}; before, it was {before}")
 
     def acquire(self, requests: Sequence[SlotRequest], stands_in_line: bool) -> list[SlotWait | None]:
         """Ask for the slots of these calls; for each return None if it has all its slots, else what it waits for.
 
-        A call that is refused stands in line, or else leaves no trace. To ask again for what is held already does
-        no harm, and counts once. Raises `StoreError`; then none of them has a slot for long.
+        A call that is refused stands in line, or else leaves no trace. Of several runs of a lane, one stands in line.
+        To ask again for what is held already does no harm, and counts once. Raises `StoreError`; then none of them
+        has a slot for long.
         """
         answers: list[SlotWait | None] = [None] * len(requests)
         granted: list[list[tuple[str, Step]]] = [[] for _ in requests]
         for number, request in enumerate(requests):
-            if request.wait is not None and request.wait.ticket and not self._is_turn(request):
+            has_ticket = request.wait is not None and bool(request.wait.ticket)
+            if has_ticket and not request.lane and not self._is_turn(request):
                 answers[number] = request.wait
         try:
             for name in sorted({limit for request in requests for limit in request.limits}):
@@ -151,6 +166,15 @@ class LimitClient:
                 self._limit(name).carry_out(steps)
         nudge_supervisors(self._client.store)
 
+    def leave_line(self, limit: str, ticket: str) -> None:
+        """A call doesn't need a slot any more: it leaves the line. If the store fails, its turn passes on in time."""
+        stored = StoredLimit(self._client, limit)
+        with suppress(StoreError):
+            entry = stored.entry(ticket)
+            if entry is not None:
+                stored.leave(entry)
+                self._limit(limit).edit(partial(rules.without_reservations, tickets=[ticket]))
+
     def serve_lines(self) -> float | None:
         """Hand free slots to those in line, wherever a limit is due; return when to look again, by the store's clock.
 
@@ -159,18 +183,37 @@ class LimitClient:
         """
         if not self._can_have_limits:
             return None
-        for steps in list(self._steps.values()):
+        for name, steps in list(self._steps.items()):
             if steps.has_debts:
-                steps.carry_out([])
+                self._leaving_out_unreadable(name, lambda limit: limit.carry_out([]))
         next_looks = []
-        for found in self._client.store.list_documents(LIMITS):
+        documents = self._client.store.list_documents(LIMITS)
+        self.has_limits = bool(documents)
+        for found in documents:
             due = found.due
             # No look is further away than this, unless the clock was set back.
             if due is not None and not 0 < due - self.now() <= self._client.ttl:
-                due = self._serve(found.name.removeprefix(LIMITS))
+                due = self._leaving_out_unreadable(found.name.removeprefix(LIMITS), LimitSteps.serve)
             if due is not None:
                 next_looks.append(due)
         return min(next_looks, default=None)
+
+    @property
+    def has_debts(self) -> bool:
+        """Whether slots are to be given back that couldn't be, as the store failed. `serve_lines` does so."""
+        return any(steps.has_debts for steps in list(self._steps.values()))
+
+    def has_room_at(self, name: str) -> float | None:
+        """When a limit has room again, by the store's clock; None if that depends on the holders of its slots."""
+        with suppress(StoreError):
+            return self._limit(name).has_room_at()
+        return None
+
+    def has_room(self, name: str) -> bool:
+        """Whether a limit has room now by its concurrency, as far as that is known."""
+        with suppress(StoreError):
+            return self._limit(name).has_room()
+        return False
 
     def edit(self, name: str, change: Callable[[LimitDocument], LimitDocument]) -> None:
         """Change what is stored of a limit, and serve its line by the new values. Raises `StoreError`."""
@@ -213,19 +256,10 @@ class LimitClient:
         return self._queues.get(queue, ())
 
     def now(self) -> float:
-        """The time by the store's clock: that of this machine is only used if no lease has told the difference."""
-        client = self._client
-        if client.clock is not None:
-            return client.clock()
-        if monotonic() - self._clock_known_at > CLOCK_KNOWN:
-            for held in list(client.held.values()):
-                self._clock_offset = held.now() - monotonic()
-                self._clock_known_at = monotonic()
-                break
-            else:
-                if not self._clock_offset:
-                    return client.now()
-        return monotonic() + self._clock_offset
+        """The time by the store's clock, which is asked for every few seconds if it is that of another machine."""
+        with suppress(StoreError):  # then what is decided by this time can't be written either
+            return self._client.store_time(CLOCK_KNOWN)
+        return self._client.now()
 
     def check_store(self) -> None:
         """Raise `UsageError` for a store that can't have limits."""
@@ -239,9 +273,10 @@ class LimitClient:
         abilities = self._client.store.abilities
         return abilities.takes_part and abilities.leases
 
-    def _serve(self, name: str) -> float | None:
+    def _leaving_out_unreadable(self, name: str, do: Callable[[LimitSteps], float | None]) -> float | None:
+        """Do this to a limit. One that can't be read, damaged or of a newer version, concerns no other."""
         try:
-            return self._limit(name).serve()
+            return do(self._limit(name))
         except StoreUnavailable:
             raise
         except StoreError as problem:
@@ -251,6 +286,7 @@ class LimitClient:
     def _limit(self, name: str) -> LimitSteps:
         found = self._steps.get(name)
         if found is None:
+            self.has_limits = True
             # Of two threads that do so at once, both get the same.
             found = self._steps.setdefault(name, LimitSteps(StoredLimit(self._client, name), self.now))
         return found
@@ -268,7 +304,9 @@ class LimitClient:
 
     def _ask(self, request: SlotRequest) -> Ask:
         owner = "" if request.is_claimed else self._owner
-        return Ask(request.lease.run_id, request.lease.fence, request.call, owner, request.counts)
+        return Ask(
+            request.lease.run_id, request.lease.fence, request.call, owner, request.counts, request.lane
+        )
 
     def _is_turn(self, request: SlotRequest) -> bool:
         assert request.wait is not None
@@ -287,15 +325,22 @@ class LimitClient:
     ) -> None:
         """Ask for the slots of one limit, for those that have got those of the limits before."""
         steps: dict[int, Step] = {}
+        lanes: set[str] = set()
         for number, request in enumerate(requests):
             if answers[number] is None and name in request.limits:
                 step = steps[number] = Step(TAKE, self._ask(request))
-                step.stands_in_line = stands_in_line
-                if request.wait is not None and request.wait.limit == name:
+                step.stands_in_line = stands_in_line and request.lane not in lanes
+                if request.lane:
+                    lanes.add(request.lane)
+                if step.stands_in_line and request.wait is not None and request.wait.limit == name:
                     step.old_ticket = request.wait.ticket
         if not steps:
             return
         self._limit(name).carry_out(list(steps.values()))
+        if name not in self._checked:
+            self._checked.add(name)
+            if not self._limit(name).has_values():
+                _warn(f"limit {name!r} has no values, so it limits nothing: declare it in code, or set it")
         for number, step in steps.items():
             if step.is_granted:
                 granted[number].append((name, step))
@@ -319,7 +364,7 @@ class LimitClient:
                 self._limit(name).give_back_later([back])
 
 
-def _warn(problem: StoreError) -> None:
+def _warn(problem: StoreError | str) -> None:
     from logging import getLogger
 
     getLogger("limpet.limits").warning("%s", problem)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
+from limpet.errors import Conflict
 from limpet.stores.lease_clock import boot_id
 
 _SEPARATOR = "|"
@@ -54,6 +55,14 @@ def place_of(holder: str) -> tuple[str, int]:
     """The host and the process id of a holder; 0 if it has another kind of name."""
     host, _, _, pid, _ = _parts(holder)
     return host, int(pid) if pid.isdecimal() else 0
+
+
+def with_holder_described(conflict: Conflict) -> Conflict:
+    """The same conflict, with its holder described in words."""
+    if not conflict.holder:
+        return conflict
+    reason = conflict.reason.replace(conflict.holder, describe_holder(conflict.holder))
+    return Conflict(conflict.run_id, reason, conflict.holder, conflict.until)
 
 
 @lru_cache(maxsize=1)

@@ -84,7 +84,10 @@ class WorkerInfo(NamedTuple):
             return ""
         for left in self.left:
             if left.lane == lane and (left.whole or run_id in left.run_ids):
-                return left.reason
+                # Of each lane, the reason of one run is kept.
+                if repr(run_id) in left.reason:
+                    return left.reason
+                return f"as with others of its version: {left.reason}"
         return ""
 
 
@@ -105,7 +108,7 @@ class UnservedLane(NamedTuple):
 
 def list_workers(client: LeaseClient) -> list[WorkerInfo]:
     """All workers that the store knows, the oldest first. Raises `UsageError` for a store without documents."""
-    now = client.now()
+    now = client.store_time()
     found = [read_worker(document, now) for document in client.store.list_documents(WORKERS)]
     return sorted((each for each in found if each is not None), key=lambda each: (each.since, each.name))
 

@@ -111,6 +111,16 @@ class ReleaseSlots(NamedTuple):
     tasks: Sequence[NodeContext]
 
 
+class AdmitRun(NamedTuple):
+    """Get slots of the limits that the run as a whole has.
+
+    The answer is None if it has them, else for how many seconds, at most, it waits until it asks again; or
+    a `Failed`. If they aren't `wanted`, release them: the run waits for something else.
+    """
+
+    wanted: bool = True
+
+
 class Report(NamedTuple):
     """An event for the caller that iterates the run."""
 
@@ -125,5 +135,5 @@ class Verdict(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-Command = NodeContext | Commit | Wait | Report | Begin | Gather | AcquireSlots | ReleaseSlots
+Command = NodeContext | Commit | Wait | Report | Begin | Gather | AcquireSlots | ReleaseSlots | AdmitRun
 Ending = Generator[Command, Any, Verdict]

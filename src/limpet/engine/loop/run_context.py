@@ -97,6 +97,8 @@ class Limits(NamedTuple):
     """Whether the run waits here for its children, because no supervisor would resume it when they have ended."""
     waits_for_slots: bool = False
     """Whether the run waits here for slots of limits, because no supervisor would resume it when it has them."""
+    needs_admission: bool = False
+    """Whether the run needs slots of limits of its own before its nodes are called. A supervisor gets them itself."""
     executes_children: Callable[[], bool] = bool
     """Whether this process executes children of the run."""
     has_posts: Callable[[], bool] = bool

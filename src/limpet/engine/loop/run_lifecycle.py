@@ -20,7 +20,7 @@ from limpet.engine.loop.stop_errors import (
     deadline_passed,
     error_of_stopped,
 )
-from limpet.engine.loop.taking_in import take_in, wait_here, waits_here
+from limpet.engine.loop.taking_in import admission, take_in, wait_here, waits_here
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
     Conflict,
@@ -121,8 +121,9 @@ class RunLifecycle:
         if self.context.limits.is_overdue():
             return (yield from self._miss_deadline())
         while True:
-            first_stop = yield from self.loop.run()
-            stop: LoopStop | None = first_stop
+            stop = (yield from admission(self.loop)) if self.context.limits.needs_admission else None
+            first_stop = stop or (yield from self.loop.run())
+            stop = first_stop
             if first_stop.status == WAITING and waits_here(self.context):
                 stop = yield from wait_here(self.context, first_stop)
             if stop is not None and (verdict := (yield from self._end(stop))) is not None:

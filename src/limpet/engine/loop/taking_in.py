@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.loop.driver_commands import Cancelled, PostsArrived, StopAsked, Wait
+from limpet.engine.loop.driver_commands import AdmitRun, Cancelled, Failed, PostsArrived, StopAsked, Wait
 from limpet.engine.loop.run_context import Clocks, LoopStop, RunContext, stop_for
 from limpet.engine.node_context.questions import check_answer
 from limpet.errors import AnswerRefused
 from limpet.journal.inbox import ANSWER, CANCEL, LETTERS, Posted
 from limpet.journal.progress import Progress
-from limpet.journal.store import CANCELLED, Commit
+from limpet.journal.store import CANCELLED, FAILED, Commit
 from limpet.journal.waits import ANSWER as ANSWERED
 from limpet.journal.waits import (
     ASK_AGAIN,
@@ -25,6 +25,7 @@ from limpet.journal.waits import (
     DELIVER,
     END_JOINS,
     EXPIRE_WAITS,
+    FAILED_PHASE,
     SLOT,
     Question,
     SentLetter,
@@ -35,6 +36,9 @@ from limpet.journal.waits import (
     places_in_line,
 )
 from limpet.journal.writer import JournalWriter, summary
+
+if TYPE_CHECKING:
+    from limpet.engine.loop.node_loop import NodeLoop
 
 LONGEST_RECHECK = 2.0
 """Seconds for which a run waits here until it looks at a child again that is about to end, but not executed here."""
@@ -70,6 +74,19 @@ def take_in(context: RunContext, posts: Sequence[Posted], *, stops: bool = False
     return taken
 
 
+def admission(loop: NodeLoop) -> Generator[Any, Any, LoopStop | None]:
+    """Wait until the run has slots of its own limits. Returns why it stops, if it does before."""
+    context = loop.context
+    while (answer := (yield AdmitRun())) is not None:
+        if isinstance(answer, Failed):
+            reason = f"its limits can't be kept: {loop.reporter.error_line(answer.error)}"
+            return LoopStop(FAILED, loop, reason, answer.error, FAILED_PHASE)
+        if isinstance((yield Wait(context.clocks.store() + answer, for_posts=True)), Cancelled):
+            return LoopStop(CANCELLED)
+        context.limits.has_posts()  # that it is its turn, maybe; what was posted is taken in later
+    return None
+
+
 def waits_here(context: RunContext) -> bool:
     """Whether a run whose nodes wait for posts stays in this process: for child runs, or for slots of limits."""
     limits = context.limits
@@ -85,6 +102,9 @@ def wait_here(context: RunContext, stop: LoopStop) -> Generator[Any, Any, LoopSt
     """
     writer = context.saving.writer
     assert writer is not None
+    if context.limits.needs_admission:
+        # Its child runs, or those that have the slots it waits for, may need them. It gets them again afterwards.
+        yield AdmitRun(wanted=False)
     while True:
         # Both before the commit, which takes in what was posted: what comes after it ends the wait.
         context.limits.has_posts()
@@ -200,7 +220,7 @@ def record_posts(
         if joined := children.intersection(joined_children(root)):
             writer.add_move(root, {event: sorted(joined)}, clocks.now())
             ended_waits = True
-    in_line = places_in_line(root) if slots else ()
+    in_line = places_in_line(root) if slots else []
     if reserved := [place for place in slots if place in in_line]:
         writer.add_move(root, {ASK_AGAIN: reserved}, clocks.now())
         ended_waits = True

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations.cancel import CANCELLED_ALREADY, ended_already
 from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_at_last_stop, run_info
-from limpet.engine.operations.run_query import RunQuery, Search
+from limpet.engine.operations.run_query import RunQuery, Search, check_limit
 from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, DAMAGED, ENDED, RUNNING
 from limpet.stores.heads import unreadable
@@ -102,8 +102,7 @@ def chosen_runs(
 ) -> Chosen:
     """The runs that a user chose. Raises `UsageError` if that isn't clear: all are never meant by accident."""
     query = RunQuery.of(client.now(), **filters)
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise UsageError(f"limit must be a whole number of at least 1, not {limit!r}")
+    check_limit(limit, 1)
     if run_ids is not None:
         if query.restricts or all_runs or limit is not None:
             raise UsageError(f"{call}() takes the ids of runs, or filters; not both")

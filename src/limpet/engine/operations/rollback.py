@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import time
 
 from limpet.engine.following.run_events import ROLLED_BACK
 from limpet.engine.leases.interrupted_calls import releases_if_interrupted
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.run_lifecycle import ROLLBACK, next_status
 from limpet.engine.operations.fork import forget_stop
 from limpet.engine.operations.stored_state import as_state
@@ -17,7 +19,7 @@ from limpet.journal.reader import letters_after, next_unused_step, progress_at
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.store import RunHead
 from limpet.journal.verify import salvaged_tail
-from limpet.journal.waits import give_back
+from limpet.journal.waits import SLOT, give_back
 from limpet.journal.writer import JournalWriter, summary
 
 
@@ -58,7 +60,20 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         if is_overdue(progress, held.now()):
             due = None
         held.commit(writer.commit(progress.status, summary(progress), due=due, ignores_posts=True))
+    _leave_lines(client, tail.head)
     return as_state(progress, compiled.plan)
+
+
+def _leave_lines(client: LeaseClient, head: RunHead) -> None:
+    """The calls that waited for slots of limits do so no longer."""
+    if not head.waits_for:
+        return
+    from limpet.engine.leases.limit_slots import limits_of
+
+    with suppress(ValueError):
+        for wait in read_summary(head.note).get("waits", ()):
+            if wait["kind"] == SLOT:
+                limits_of(client).leave_line(wait["name"], wait["key"])
 
 
 def _newest_deadline(head: RunHead) -> float | None:

@@ -26,7 +26,17 @@ from limpet.journal.inbox import is_answer_to
 from limpet.journal.optional_calls import ListsUnreadable, provides
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.run_filter import Cursor, LeaseState, RunFilter
-from limpet.journal.store import CANCELLED, DAMAGED, FAILED, PAUSED, RUNNING, STATUSES, RunHead, Store
+from limpet.journal.store import (
+    CANCELLED,
+    DAMAGED,
+    FAILED,
+    PAUSED,
+    RUNNING,
+    STATUSES,
+    RunHead,
+    Store,
+    is_due_by,
+)
 from limpet.journal.verify import readable_head
 from limpet.journal.waits import INTERRUPTED, MESSAGE, PostWait, Question, box_of, reason_of
 from limpet.stores.heads import unreadable
@@ -105,6 +115,8 @@ class RunInfo(NamedTuple):
     """The queue from which workers take it."""
     plan: str = ""
     """The fingerprint of the plan that its graph had when it was last saved whole; empty if that isn't known."""
+    priority: int = 0
+    """Workers take runs of a higher one first."""
 
     @property
     def shown_status(self) -> str:
@@ -119,7 +131,7 @@ class RunInfo(NamedTuple):
             return self.status
         if self.holder is not None:
             return ABANDONED if self.lease_expired or is_dead(self.holder) else RUNNING
-        if self.due is not None and self.due <= now:
+        if is_due_by(now, self.due, self.created):
             return QUEUED
         if self.waits_for:
             return WAITING
@@ -235,6 +247,7 @@ def run_info(head: RunHead) -> RunInfo:
         forked_from=_origin_of(head, summary),
         queue=head.queue,
         plan=head.plan,
+        priority=head.priority,
     )
 
 

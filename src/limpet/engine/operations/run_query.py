@@ -56,6 +56,8 @@ FILTER_BY_SHOWN_STATUS: Final = {
 QUERY_STATUSES: Final = (*LISTED_STATUSES, *(shown.name for shown in SHOWN_STATUSES))
 """What a query can be restricted to. `running` are also queued, sleeping … ones, and `failed` quarantined ones."""
 
+MAX_LIMIT: Final = 1_000_000_000
+"""The largest number of runs that a call can be limited to."""
 PAGE_SIZE: Final = 1000
 """Runs that a store is asked for at once, at most, unless all are wanted at once."""
 
@@ -305,8 +307,7 @@ class Search:
 
 def list_runs(client: LeaseClient, query: RunQuery, limit: int | None, after: str | None = None) -> RunList:
     """The runs of a query, newest first, at most `limit`, from a place on. Raises `UsageError`."""
-    if limit is not None and (type(limit) is not int or not 0 <= limit < 2**63):
-        raise UsageError(f"limit must be a whole number of at least 0, not {limit!r}")
+    check_limit(limit, 0)
     search = Search(client, query, _cursor_of(after), bound=TEXT_SEARCH_BOUND if query.text else math.inf)
     if limit is None:
         search.page_size = None
@@ -325,6 +326,16 @@ def list_runs(client: LeaseClient, query: RunQuery, limit: int | None, after: st
         found.next = cursor_text(search.stopped_at)
         found.searched = search.searched
     return found
+
+
+def check_limit(limit: Any, least: int) -> None:
+    """Raise `UsageError` for a number of runs that nothing can be limited to."""
+    if limit is None or (type(limit) is int and least <= limit <= MAX_LIMIT):
+        return
+    most = ""
+    if type(limit) is int and limit > MAX_LIMIT:
+        most = f" and at most {MAX_LIMIT:,}"
+    raise UsageError(f"limit must be a whole number of at least {least}{most}, not {limit!r}")
 
 
 def _cursor_of(text: str | None) -> Cursor | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
-from limpet.errors import UsageError
+from limpet.errors import UsageError, did_you_mean
 
 FIELDS: Final = 5
 MAX_LENGTH: Final = 200
@@ -28,8 +28,10 @@ NICKNAMES: Final = {
     "@hourly": "0 * * * *",
 }
 
+FORM: Final = 'write "minute hour day month weekday", such as "30 2 * * *" for 02:30 every day, or @daily'
+"""How an expression is written: the end of messages about wrong ones."""
+
 DAY: Final = 86400
-SECOND: Final = timedelta(seconds=1)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -110,17 +112,14 @@ def _seconds(moment: datetime) -> int:
 
 def _checked(given: Any) -> str:
     """An expression that can be read. Raises `UsageError`."""
-    advice = 'write "minute hour day month weekday", such as "30 2 * * *" for 02:30 every day'
     if not isinstance(given, str):
-        raise UsageError(f"cron is a text, not {given!r}").with_advice(advice)
+        raise UsageError(f"cron is a text, not {given!r}: {FORM}")
     if len(given) > MAX_LENGTH:
-        raise UsageError(f"cron has {len(given)} characters, and may have {MAX_LENGTH}").with_advice(advice)
+        raise UsageError(f"cron has {len(given)} characters, and may have {MAX_LENGTH}: {FORM}")
     expression = NICKNAMES.get(given.strip().lower(), given.strip())
     fields = expression.split()
     if len(fields) != FIELDS:
-        seconds = "; every='30s' counts in seconds" if len(fields) == FIELDS + 1 else ""
-        wrong = UsageError(f"cron {given!r} has {len(fields)} fields, not {FIELDS}{seconds}")
-        raise wrong.with_advice(advice)
+        raise UsageError(f"cron {given!r} {_wrong_fields(fields)}")
     cronsim = _cronsim()
     try:
         first = next(cronsim.CronSim(expression, datetime(2000, 1, 1)))
@@ -130,9 +129,25 @@ def _checked(given: Any) -> str:
         said = ""
         if isinstance(problem, cronsim.CronSimError):
             said = f": {str(problem).replace('Bad', 'wrong').lower()}"
-        raise UsageError(f"cron {given!r} can't be read{said}").with_advice(advice) from None
+        raise UsageError(f"cron {given!r} can't be read{said}; {FORM}") from None
     assert isinstance(first, datetime)
     return " ".join(fields)
+
+
+def _wrong_fields(fields: list[str]) -> str:
+    """What is wrong with an expression that hasn't the right number of fields."""
+    if len(fields) != 1:
+        said = f"has {len(fields)} fields, not {FIELDS}: {FORM}"
+        if len(fields) == FIELDS + 1:
+            said += ". For seconds, give an interval (every) in place of cron"
+        return said
+    word = "@" + fields[0].lower().lstrip("@")
+    meant = did_you_mean(word, NICKNAMES)
+    if word in NICKNAMES:
+        meant = f"; did you mean {word!r}?"
+    if meant:
+        return f"isn't a cron expression{meant}"
+    return f"isn't a cron expression: {FORM}"
 
 
 def _cronsim() -> Any:

@@ -5,7 +5,9 @@ run is prepared (see `prepared_runs.py`), then the time is decided, then the run
 between, the next look continues from what is stored:
 
 - A prepared run is only ever that of the first undecided time, or of the first trigger. So a look that finds it knows
-  that the time was to be fired, whatever the policies say by now.
+  that the time was to be fired, whatever the policies say by now, and even if the schedule is paused by now.
+- A worker that stood still may prepare the run of a time that others have skipped meanwhile. It removes that run. If
+  it is killed before, other workers do so later (see `prepared_runs.settle`). It isn't in the way of other times.
 - A decided time isn't looked at again, so it doesn't matter if its run is deleted later.
 - A run that exists under the id of a planned time counts as fired, whichever process created it.
 """
@@ -19,7 +21,7 @@ from typing import Any, Final
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations.cancel import cancel
 from limpet.engine.schedules.decisions import Decision, take_due, without_head
-from limpet.engine.schedules.prepared_runs import begin, discard, prepare
+from limpet.engine.schedules.prepared_runs import begin, discard, is_prepared, prepare
 from limpet.engine.schedules.schedule import (
     FAILED,
     FIRED,
@@ -43,19 +45,25 @@ MAX_STEPS: Final = 60
 """How many steps a look takes for one schedule, so that a long backlog of one doesn't keep the others waiting. A run
 that is fired takes two: it is decided, and it begins."""
 
+MAX_UNFINISHED: Final = 8
+"""How many runs that haven't ended are asked for, at most, to know whether there is one."""
+
 MISSED: Final = "missed: no worker looked in time"
-OVERLAPS: Final = "run {} hadn't ended"
+NOT_ENDED: Final = "run {} hadn't ended"
 
 
 class Firer:
-    """Fires one schedule, whose graph is known here."""
+    """Fires one schedule while it is of this graph, which is known here as `compiled`."""
 
-    def __init__(self, compiled: CompiledGraph, name: str) -> None:
+    def __init__(self, name: str, graph: str, compiled: CompiledGraph) -> None:
+        self._graph = graph
         self._compiled = compiled
         self._client: LeaseClient = compiled.need_client("a schedule")
         self._name = name
         self._created: str | None = None
         """The run that the present step has prepared."""
+        self._version = 0
+        """The version of the schedule that the present step is about."""
 
     def fire(self, due: float) -> Schedule | None:
         """Do what is due, and return the schedule as it is then; None if it was deleted.
@@ -63,13 +71,14 @@ class Firer:
         `due` is a time that has come by the store's clock. Raises `StoreError`: what is left to do is done later.
         """
         store = self._client.store
-        now = max(self._client.now(), due)
+        now = max(self._client.store_time(), due)
         found = find_schedule(store, self._name)
         for _ in range(MAX_STEPS):
             if found is None:
                 return None
             schedule, version = found
             self._created = None
+            self._version = version
             changed = self._step(schedule, now)
             if changed is None:
                 return schedule
@@ -87,21 +96,26 @@ class Firer:
         """The schedule after the next thing that it has to do; None if there is nothing to do now."""
         place = schedule.place
         if place.starting:
-            return self._begin(schedule, now)
+            return self._begin(schedule)
+        if schedule.plan.start.graph != self._graph:
+            # It was replaced since it was listed. The next look goes by its graph, which may not be known here.
+            return None
         if place.triggers:
             run_id = place.triggers[0]
             left = place._replace(triggers=place.triggers[1:])
             return self._started(schedule, left, run_id, now)
         head = place.head(now)
-        if place.is_paused or head is None:
+        if head is None:
             return None
-        run_id = schedule.run_id(head)
-        if self._client.store.heads([run_id])[0] is not None:
-            return _fired(schedule, without_head(schedule.plan, place), run_id, head)
+        settled = with_first_time_settled(self._client, schedule, now)
+        if settled is not schedule:
+            return settled
+        if place.is_paused:
+            return None
         return self._decide(schedule, head, now)
 
-    def _begin(self, schedule: Schedule, now: float) -> Schedule | None:
-        left = tuple(each for each in schedule.place.starting if not begin(self._client, each, now))
+    def _begin(self, schedule: Schedule) -> Schedule | None:
+        left = tuple(each for each in schedule.place.starting if not begin(self._client, each))
         if left == schedule.place.starting:
             return None
         return schedule._replace(place=schedule.place._replace(starting=left))
@@ -113,7 +127,10 @@ class Firer:
         waiting = decision.place.waiting
         earlier: Sequence[RunHead] = ()
         if waiting and plan.overlap != "allow":
-            earlier = self._unfinished(schedule, schedule.run_id(head))
+            found = self._unfinished(schedule, schedule.run_id(head))
+            if found is None:
+                return schedule  # it isn't written, as there is a newer version: that one is looked at next
+            earlier = found
         if earlier and plan.overlap == "skip":
             return _skipped(schedule, decision, earlier[0].run_id)
         is_blocked = bool(earlier) and plan.overlap == "queue"
@@ -136,7 +153,7 @@ class Firer:
             request = StartRequest(
                 decode(start.input), decode(start.config), run_id, tags, named=True, queue=queue
             )
-            prepare(self._compiled, request, start.priority)
+            prepare(self._compiled, request, start.priority, schedule.name)
             self._created = run_id
         except RunExists:
             pass
@@ -165,14 +182,33 @@ class Firer:
             return text
         return mask_text(text, text_forms(secret_values(given, names)))
 
-    def _unfinished(self, schedule: Schedule, run_id: str) -> Sequence[RunHead]:
-        """The runs of the schedule that haven't ended, newest first: all, or one if that is enough to know.
+    def _unfinished(self, schedule: Schedule, run_id: str) -> Sequence[RunHead] | None:
+        """The runs of the schedule that haven't ended, newest first: all, or some if these are enough to know.
 
-        Not the run that is to be fired: another worker may have prepared it just now.
+        Not the run that is to be fired: another worker may have prepared it just now. Nor any other that was only
+        prepared: all that were decided have begun by now, and a worker that crashed may have left one behind. None if
+        the schedule has changed: then some of them may be those of later times, which this step must not cancel.
         """
-        limit = None if schedule.plan.overlap == "cancel_old" else 2
+        limit = None if schedule.plan.overlap == "cancel_old" else MAX_UNFINISHED
         found = self._client.store.list(RunFilter((RUNNING, PAUSED), tags=(schedule.tag,), limit=limit))
-        return [head for head in found if head.run_id != run_id]
+        earlier = [head for head in found if head.run_id != run_id and not is_prepared(head)]
+        # After the list: what was in the store while the schedule had this version is of earlier times.
+        return None if earlier and self._has_changed(schedule) else earlier
+
+    def _has_changed(self, schedule: Schedule) -> bool:
+        found = find_schedule(self._client.store, schedule.name)
+        return found is None or found[1] != self._version
+
+
+def with_first_time_settled(client: LeaseClient, schedule: Schedule, now: float) -> Schedule:
+    """The schedule with its first time fired, if that has come and its run exists; else the same schedule."""
+    head = schedule.place.head(now)
+    if head is None:
+        return schedule
+    run_id = schedule.run_id(head)
+    if client.store.heads([run_id])[0] is None:
+        return schedule
+    return _fired(schedule, without_head(schedule.plan, schedule.place), run_id, head)
 
 
 def _fired(schedule: Schedule, left: Place, run_id: str, planned: float) -> Schedule:
@@ -195,7 +231,7 @@ def _skipped(schedule: Schedule, decision: Decision, earlier: str) -> Schedule:
     """The schedule once all times that have come are skipped, because of an earlier run."""
     changed = _with_missed(schedule, decision)
     waiting = decision.place.waiting
-    detail = _several(OVERLAPS.format(earlier), len(waiting))
+    detail = _several(NOT_ENDED.format(earlier), len(waiting))
     record = changed.record.with_firing(Firing(waiting[-1], SKIPPED, None, detail), len(waiting))
     return changed._replace(place=decision.place._replace(waiting=()), record=record)
 

@@ -74,7 +74,8 @@ class Place(NamedTuple):
             return 0.0
         if self.is_paused:
             return None
-        return self.waiting[0] if self.waiting else self.next
+        # A time that waits has come, whatever the clock says by now.
+        return 0.0 if self.waiting else self.next
 
     def head(self, now: float) -> int | None:
         """The planned time to decide about first, if it has come."""

@@ -26,10 +26,11 @@ class ScheduleInfo(NamedTuple):
     """What is known of a schedule. Times are in its time zone.
 
     `status` is `active`, `paused`, `waiting` (an earlier run has to end first), `overdue` (its time has come, and no
-    worker that knows its graph has looked) or `ended` (no time is left). `next_time` is the next planned time that
-    isn't decided. `last_time` is the newest one that is, `last_outcome` whether it was `fired`, `skipped` or
-    `failed`, and `last_run` the newest run. `fired`, `skipped` and `failed` count, and `recent` has the newest
-    firings, the newest last. `input` masks the secret keys.
+    worker has fired or skipped it: none knows its graph, or the log of one says why) or `ended` (no time is left).
+    `next_time` is the next planned time that isn't decided; while it is paused, the one with which it would continue
+    now. `last_time` is the newest one that is, `last_outcome` whether it was `fired`, `skipped` or `failed`, and
+    `last_run` the newest run. `fired`, `skipped` and `failed` count, and `recent` has the newest firings, the newest
+    last. `input` masks the secret keys.
     """
 
     name: str
@@ -75,7 +76,7 @@ def schedule_info(schedule: Schedule, now: float) -> ScheduleInfo:
         status=_status(schedule, now),
         when=plan.timetable.text,
         timezone=zone,
-        next_time=_local(place.next, zone),
+        next_time=_local(_next_time(schedule, now), zone),
         last_time=_local(newest and newest.planned, zone),
         last_outcome=newest and newest.outcome,
         last_run=runs[-1] if runs else None,
@@ -121,6 +122,13 @@ def _status(schedule: Schedule, now: float) -> str:
     if place.next is not None and place.next < now - GRACE:
         return OVERDUE
     return WAITING if place.waiting else ACTIVE
+
+
+def _next_time(schedule: Schedule, now: float) -> float | None:
+    planned = schedule.place.next
+    if schedule.place.is_paused and planned is not None and planned <= now:
+        return schedule.plan.timetable.after(now)
+    return planned
 
 
 def _local(moment: float | None, zone: str) -> datetime | None:

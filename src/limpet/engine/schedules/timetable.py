@@ -109,10 +109,11 @@ def checked_zone(name: Any) -> str:
     from zoneinfo import available_timezones
 
     known = available_timezones()
-    unknown = UsageError(f"there is no time zone {name!r}{did_you_mean(str(name), known)}")
     if not known:
-        raise unknown.with_advice("this system has no time zones: pip install 'limpet[schedules]'")
-    raise unknown.with_advice('give a name such as "UTC" or "Europe/Berlin"')
+        way_out = "; this system has no time zones: pip install 'limpet[schedules]'"
+    else:
+        way_out = did_you_mean(str(name), known) or ': give a name such as "UTC" or "Europe/Berlin"'
+    raise UsageError(f"there is no time zone {name!r}{way_out}")
 
 
 @lru_cache(maxsize=1024)

@@ -245,5 +245,7 @@ class SessionOptions(NamedTuple):
     """Whether it is a suspect that executes for a trial: see `trials.py`."""
     supervised: bool = False
     """Whether a supervisor resumed it, so that no caller gets what its nodes raise."""
+    has_begun: bool = False
+    """Whether a process has executed it before, so that it doesn't count for the rates of its limits."""
     repeats_stop: bool = False
     """Whether it isn't run: why it has stopped is reported once more."""

@@ -40,7 +40,7 @@ def open_existing(compiled: CompiledGraph, request: StartRequest, stream: bool, 
     run_id = request.run_id
     while True:
         head = client.head(run_id)
-        is_due = head.due is not None and head.due <= client.now()
+        is_due = head.is_due(client.now())
         is_end = head.status == COMPLETED or (has_waited and head.status in ENDED)
         if is_end or (head.status == PAUSED and not is_due):
             session = stored_stop(compiled, run_id, stream)

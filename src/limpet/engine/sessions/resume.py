@@ -21,6 +21,7 @@ from time import time
 from typing import Any, NamedTuple
 
 from limpet.durations import patience_of
+from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.leases.inbox_checks import read_inbox
 from limpet.engine.leases.lease_client import HeldRun, LeaseClient, client_for
 from limpet.engine.loop import run_lifecycle
@@ -62,7 +63,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, read_progress, read_progress_and_weight
 from limpet.journal.records import move_record
 from limpet.journal.store import ENDED, FAILED, RUNNING, PostsWaiting, RunHead, Tail
-from limpet.journal.writer import JournalWriter, summary
+from limpet.journal.writer import JournalWriter, has_begun, summary
 from limpet.observe import events
 
 STORE_CLOCK_TOLERANCE = 1.0
@@ -80,24 +81,24 @@ def resume(
     max_sleep: float | None = None,
     limits: CrashLimits | None = None,
     known: RunHead | None = None,
+    lease: HeldLease | None = None,
 ) -> Session:
     """Open a stored run at its position. The answers, update and config in `given` are durable when this returns.
 
     `wait` is how many seconds to wait for another holder, `point` where the caller believes the run to be,
     `max_sleep` how long the run may sleep here, `limits` how a supervisor treats runs whose process crashed,
-    `known` the run's head if the caller has just read it. Raises `RunNotFound`, `AlreadyCompleted`, `Conflict`,
-    `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question that stays open, `RunCancelled` for an answer to a
-    cancelled run, `DeadlinePassed` for one that has ended and needs a new deadline, `DamagedRecord`, `UsageError`,
-    `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
+    `known` the run's head if the caller has just read it, `lease` its lease if the caller has claimed it. Raises
+    `RunNotFound`, `AlreadyCompleted`, `Conflict`, `AnswerRefused`, `AlreadyAnswered`, `RunPaused` for a question
+    that stays open, `RunCancelled` for an answer to a cancelled run, `DeadlinePassed` for one that has ended and
+    needs a new deadline, `DamagedRecord`, `UsageError`, `WrongGraph`, `RunQuarantined`, `NeedsSolitude`.
     """
     client = compiled.need_client("resume")
-    if wait is not None:
-        wait = patience_of(wait, "wait")
+    patience = None if wait is None else patience_of(wait, "wait")
     if known is None:
         # Before the claim, so that looking at a complete run, which is common, doesn't write to the store.
         known = compiled.own_run(run_id, "resume")
         refuse_completed(known)
-    with client.holding(run_id, wait, known) as held:
+    with client.holding(run_id, patience, known, lease) as held:
         tail = held.read()
         if given.is_start and (tail.head.status, tail.head.sequence) != (known.status, known.sequence):
             raise Conflict(run_id, "it has changed since it was looked at")
@@ -109,7 +110,6 @@ def resume(
             given = given.about(asked_at(client, progress, point))
         cancel_requested = _take_in(client, reopened, held, given, tail.head)
         _store_input(compiled, reopened, held, given, tail.head, cancel_requested)
-        on_trial = _begin_trial_of_suspect(reopened, held, limits)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         begins = progress.is_queued
         options = SessionOptions(
@@ -117,8 +117,9 @@ def resume(
             resumed=not begins,
             first_record=tail.first,
             max_sleep=max_sleep,
-            on_trial=on_trial,
+            on_trial=_begin_trial_of_suspect(reopened, held, limits),
             supervised=limits is not None,
+            has_begun=bool(compiled.limits) and has_begun(known),
         )
         session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
@@ -151,7 +152,8 @@ def resume_checkpoint(
         except RunPaused:
             # It waits for an answer and got none: what it asks is reported once more.
             return stored_stop(compiled, run_id, stream)
-    progress = _load(compiled, reference, is_file)
+    checkpointer = None if is_file else compiled.checkpointer
+    progress = load_checkpoint(checkpointer, os.fspath(reference), compiled.plan)
     check_fits(compiled.plan, progress, os.fspath(reference))
     if compiled.client is None:
         from limpet.stores.memory import MemoryStore
@@ -212,6 +214,8 @@ def _reopen(
     limits: CrashLimits | None,
 ) -> _Reopened:
     """Rebuild a run's progress, check that it can be resumed from there, and count the crashes of its holders."""
+    if tail.head.fence != held.fence:  # the lease has expired since it was claimed
+        raise Conflict(tail.head.run_id, "another process has claimed it since", tail.head.holder)
     # The head was read before the claim: since then another process may have resumed the run, even to its end.
     refuse_completed(tail.head)
     if given.timed:
@@ -276,7 +280,7 @@ def _report_resume(compiled: CompiledGraph, progress: Progress) -> None:
 
 def _refuse_not_due(head: RunHead, held: HeldRun) -> None:
     """Refuse a resume by a supervisor whose list is out of date: the run was answered, or sleeps for longer."""
-    if head.due is None or head.due > held.now() + STORE_CLOCK_TOLERANCE:
+    if not head.is_due(held.now() + STORE_CLOCK_TOLERANCE):
         raise Conflict(head.run_id, "it is no longer due")
 
 
@@ -437,12 +441,3 @@ def note_update(
     for path, branch in list(progress.branches_under_way()):
         delta = merge_update(*update_for_branch(plan, progress, path, update), branch)
         writer.add_record_at(progress, path, at, move_record(branch, {}, at, delta))
-
-
-def _load(compiled: CompiledGraph, reference: str | os.PathLike[str], is_file: bool) -> Progress:
-    from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
-
-    checkpointer = compiled.checkpointer
-    if checkpointer is None or is_file:
-        checkpointer = CheckpointFiles()
-    return load_checkpoint(checkpointer, os.fspath(reference), compiled.plan)

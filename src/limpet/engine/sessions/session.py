@@ -21,7 +21,8 @@ from limpet.engine.leases.held_lease import (
     StopRequest,
     renewals,
 )
-from limpet.engine.leases.lease_client import HeldRun, with_holder_described
+from limpet.engine.leases.lease_client import HeldRun
+from limpet.engine.leases.process_identity import with_holder_described
 from limpet.engine.loop.driver_commands import Command, PostsArrived, StopAsked, Verdict
 from limpet.engine.loop.run_context import Clocks, Limits, Reporting, RunContext, Saving
 from limpet.engine.loop.run_lifecycle import RunLifecycle
@@ -103,7 +104,7 @@ class Session:
         self.make_children: Callable[[Session], SessionChildren] | None = None
         """What makes these; its driver knows."""
         self.slots: NodeSlots | None = None
-        """The slots of limits that its calls have, once a node with limits is called."""
+        """The slots of limits that its calls have, and the run as a whole, once some are needed."""
         self.on_child_graph: Callable[[Any], None] | None = None
         """Gets the graphs of child runs; a supervisor wants to know them, to execute these runs."""
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
@@ -112,6 +113,11 @@ class Session:
     def is_supervised(self) -> bool:
         """Whether a supervisor resumed it: then supervisors execute its children, too."""
         return self._options.supervised
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a process has executed it before."""
+        return self._options.has_begun
 
     @property
     def id(self) -> str:
@@ -363,6 +369,7 @@ class Session:
             is_overdue=lambda: self.stop.is_overdue,
             waits_for_children=lambda: self.children is not None and self.children.executor is not None,
             waits_for_slots=not self.is_supervised,
+            needs_admission=bool(compiled.limits) and not self.is_supervised,
             executes_children=lambda: self.children is not None and self.children.is_executing,
             has_posts=self.stop.take_notice,
         )

@@ -68,8 +68,15 @@ def save_checkpoint(
     return reference
 
 
-def load_checkpoint(checkpointer: Checkpointer, reference: str, plan: Plan) -> Progress:
-    """The progress that was saved under a reference. Raises `UsageError` if that isn't a checkpoint."""
+def load_checkpoint(checkpointer: Checkpointer | None, reference: str, plan: Plan) -> Progress:
+    """The progress that was saved under a reference, without a checkpointer in a file.
+
+    Raises `UsageError` if that isn't a checkpoint.
+    """
+    if checkpointer is None:
+        from limpet.stores.user_stores.checkpoint_files import CheckpointFiles
+
+        checkpointer = CheckpointFiles()
     found = checkpointer.load(reference)
     if not isinstance(found, Mapping) or not isinstance(found.get("state"), Mapping) or not found.get("node"):
         raise UsageError(f"load({reference!r}) didn't return a checkpoint, which has 'state' and 'node'")

@@ -7,8 +7,9 @@ needs no order, and no run waits for a version that is gone.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from itertools import islice
 from threading import Lock
 from time import monotonic
 from typing import NamedTuple
@@ -25,6 +26,18 @@ MAX_ASKED_APART = 16
 """How many graphs one look asks for apart, at most. The next look asks for others."""
 MAX_UNFIT = 20
 """Runs of a lane that don't fit the plan here, from which on the whole lane is left alone for a while."""
+LONGEST_REST = 86400.0
+"""Seconds for which a run that doesn't fit is left alone, at most. When it was tried is known for as long after that:
+a busy worker may come back to it late."""
+MAX_NAMED = 50
+"""How many runs of a lane that don't fit are named in the list of workers, at most."""
+
+
+class UnfitRun(NamedTuple):
+    """When a run that doesn't fit was tried, and until when it is left alone, by the monotonic clock."""
+
+    tried: float
+    until: float
 
 
 class ServedLanes:
@@ -36,8 +49,10 @@ class ServedLanes:
         self._graphs = graphs
         self._queues = None if queues is None else frozenset(queues)
         self._others = others
-        self._unfit: dict[Lane, dict[str, float]] = {}
-        """Runs of other plans that can't be continued here, and until when they aren't tried again."""
+        self._unfit: dict[Lane, dict[str, UnfitRun]] = {}
+        """Runs of other plans that can't be continued here."""
+        self._tries: dict[Lane, deque[float]] = {}
+        """When the last ones of each lane were tried."""
         self._reasons: dict[Lane, str] = {}
         """Why runs of a lane are left alone; each was logged."""
         self._left_to: set[Lane] = set()
@@ -63,13 +78,26 @@ class ServedLanes:
         """Those of these lanes that are served."""
         return [lane for lane in lanes if self.serves(lane)]
 
-    def note_unfit(self, head: RunHead, reason: str) -> None:
-        """A run of another plan can't be continued here. That is logged once for its lane."""
+    def note_unfit(self, head: RunHead, reason: str) -> float:
+        """A run of another plan can't be continued here. That is logged once for its lane.
+
+        Returns for how many seconds it is to be left alone: if there are many in its lane, for twice as long as since
+        it was last tried. Otherwise the most urgent ones would be tried first whenever the lane is looked at again,
+        and those behind them, which may fit, never.
+        """
         lane = head.lane
+        now = monotonic()
         with self._lock:
             is_new = lane not in self._reasons
             self._reasons[lane] = reason
-            self._unfit.setdefault(lane, {})[head.run_id] = monotonic() + RETRY_INTERVAL
+            self._forget_old(now)
+            runs = self._unfit.setdefault(lane, {})
+            known = runs.get(head.run_id)
+            rest = RETRY_INTERVAL
+            if known is not None and len(runs) >= MAX_UNFIT:
+                rest = max(rest, min(2 * (now - known.tried), LONGEST_REST))
+            runs[head.run_id] = UnfitRun(now, now + rest)
+            self._tries.setdefault(lane, deque(maxlen=MAX_UNFIT)).append(now)
         if is_new:
             log().warning(
                 "runs of graph %s with plan %s in queue %s are left alone where they can't be continued here: %s",
@@ -78,21 +106,29 @@ class ServedLanes:
                 lane.queue,
                 reason,
             )
+        return rest
 
     def left(self) -> list[LeftLane]:
         """The lanes of which runs can't be continued here."""
-        # A run that is tried again now and then is still among them meanwhile.
-        then = monotonic() - RETRY_INTERVAL
+        now = monotonic()
+        found = []
         with self._lock:
-            self._unfit = {
-                lane: kept
-                for lane, runs in self._unfit.items()
-                if (kept := {run_id: until for run_id, until in runs.items() if until > then})
-            }
-            return [
-                LeftLane(lane, self._reasons[lane], tuple(runs), len(runs) >= MAX_UNFIT)
-                for lane, runs in self._unfit.items()
-            ]
+            self._forget_old(now)
+            for lane, runs in self._unfit.items():
+                # A run that is tried again now and then is still among them meanwhile.
+                left = [run_id for run_id, run in runs.items() if run.until > now - RETRY_INTERVAL]
+                if left:
+                    named = tuple(islice(left, MAX_NAMED))
+                    found.append(LeftLane(lane, self._reasons[lane], named, len(left) >= MAX_UNFIT))
+        return found
+
+    def _forget_old(self, now: float) -> None:
+        """Forget runs that weren't tried again for long: they have ended, or others have them."""
+        self._unfit = {
+            lane: kept
+            for lane, runs in self._unfit.items()
+            if (kept := {run_id: run for run_id, run in runs.items() if run.until > now - LONGEST_REST})
+        }
 
     def _has_plan(self, lane: Lane) -> bool:
         """Whether the plan of a lane is that of the graph here, as far as the graph is at hand."""
@@ -118,10 +154,10 @@ class ServedLanes:
         return True
 
     def _is_unfit(self, lane: Lane) -> bool:
-        """Whether too many runs of a lane can't be continued here: it is left alone until they are tried again."""
-        now = monotonic()
+        """Whether too many runs of a lane were tried that can't be continued here: it is left alone for a while."""
         with self._lock:
-            return sum(until > now for until in self._unfit.get(lane, {}).values()) >= MAX_UNFIT
+            tries = self._tries.get(lane)
+            return tries is not None and len(tries) == MAX_UNFIT and tries[0] > monotonic() - RETRY_INTERVAL
 
 
 class Found(NamedTuple):
@@ -141,9 +177,12 @@ class ReadyRuns:
         self._last_asked: dict[str, int] = {}
         """In which look each graph was last asked for apart."""
 
-    def find(self, limit: int) -> Found:
-        """The most urgent ones, at most `limit` of all graphs together; if there are more, as many of each graph."""
-        lanes = self._served.among(self._store.lanes())
+    def find(self, limit: int, is_open: Callable[[Lane], bool] = lambda lane: True) -> Found:
+        """The most urgent ones, at most `limit` of all graphs together; if there are more, as many of each graph.
+
+        Lanes that aren't open are left out.
+        """
+        lanes = [lane for lane in self._served.among(self._store.lanes()) if is_open(lane)]
         if not lanes:
             return Found([], False)
         found = self._store.ready(lanes, limit)

@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from typing import Final
 
 from limpet.errors import UsageError
 from limpet.journal.store import RunHead
+
+MAX_CONCURRENCY: Final = 10_000
+"""How many runs a supervisor can execute at once, at most. Each may need a thread."""
 
 
 class RunPicker:
@@ -28,9 +32,9 @@ class RunPicker:
         elif per_graph is not None:
             default_limit = per_graph
         for number in (limit, default_limit, *limits.values()):
-            if type(number) is not int or number < 1:
+            if type(number) is not int or not 1 <= number <= MAX_CONCURRENCY:
                 raise UsageError(
-                    f"concurrency and per_graph must be whole numbers of at least 1, not {number!r}"
+                    f"concurrency and per_graph must be whole numbers from 1 to {MAX_CONCURRENCY:,}, not {number!r}"
                 )
         self._limit = limit
         self._limits = limits
@@ -52,7 +56,8 @@ class RunPicker:
 
     def room_for(self, graph: str) -> int:
         """How many more runs of one graph may be in progress."""
-        in_progress = sum(each == graph for each in self._graph_of_run.values())
+        # As a list, which is made at once: another thread may end a run meanwhile.
+        in_progress = list(self._graph_of_run.values()).count(graph)
         return min(self.room, self._limit_of(graph) - in_progress)
 
     def started(self, run_id: str, graph: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from random import random
+from threading import current_thread
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from limpet.engine.drivers.sync_driver import drive_to_stop
+from limpet.engine.leases.held_lease import HeldLease
 from limpet.engine.leases.lease_client import client_for, executes_runs
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.node_context.questions import ResumeInput
@@ -18,6 +22,7 @@ from limpet.engine.sessions.session import Session
 from limpet.engine.sessions.trials import CrashHistory, CrashLimits, NeedsSolitude
 from limpet.engine.supervisor.catalog import Graph, GraphCatalog, GraphsOnStore
 from limpet.engine.supervisor.lanes import ServedLanes
+from limpet.engine.supervisor.limit_admission import LimitAdmission
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import OrphanFinder
@@ -67,18 +72,53 @@ class RunResumer:
         self.graphs = GraphsOnStore(catalog, client, emit)
         self.served = ServedLanes(self.graphs, options.queues, others)
         self.orphans = OrphanFinder(store, self.served, options.lease)
+        self.admission = LimitAdmission(client, self.graphs)
         self.picker = RunPicker(options.concurrency, options.per_graph)
         self.skipped = SkippedRuns()
         self.stranded = StrandedRuns(client, self.served, self.picker, self.skipped, self._emit_for)
         self.suspects = Suspects(options.poll)
         self.changed = Monitor()
         self.stopping = False
-        self.resumed_run_ids: dict[str, None] = {}
-        """The runs that were resumed, in order; a dict for its order."""
-        self._store = store
+        self.resumed = 0
+        """How many runs were resumed."""
+        self.note_resumed: Callable[[str], object] | None = None
+        """Called with the id of each run that is resumed, under the lock."""
+        self._client = client
+        self._leases: dict[str, HeldLease] = {}
+        """The leases of runs that were claimed together and aren't opened yet. What opens one takes it out."""
         self._options = options
         self._emit = emit
         self._sessions: dict[str, Session] = {}
+
+    def claim(self, picked: Sequence[RunHead]) -> list[RunHead]:
+        """Claim picked runs in one call; returns those to resume. The others are no longer in progress here.
+
+        Runs that have to be claimed in another way are among those to resume: `open_session` claims them.
+        """
+        together = [head for head in picked if self._is_claimed_with_others(head)]
+        missed: set[str] = set()
+        try:
+            if together:
+                for head, lease in zip(together, self._client.claim_ready(together), strict=True):
+                    if lease is None:
+                        missed.add(head.run_id)
+                    else:
+                        self._leases[head.run_id] = lease
+        except BaseException:
+            missed.update(head.run_id for head in picked)
+            self.release_claimed(missed)
+            raise
+        finally:
+            self.admission.release(missed)
+            for head in picked:
+                if head.run_id in missed:
+                    self.ended(head, None)
+        return [head for head in picked if head.run_id not in missed]
+
+    @property
+    def has_claimed(self) -> bool:
+        """Whether runs were claimed that aren't opened yet."""
+        return bool(self._leases)
 
     def resume(self, head: RunHead) -> None:
         """Resume one run and drive it to its next stop, in this thread.
@@ -87,6 +127,9 @@ class RunResumer:
         isn't an `Exception` counts as a crash (see `Session.note_interrupt`): the run is quarantined in the end.
         """
         verdict: Verdict | None = None
+        thread = current_thread()
+        name = thread.name
+        thread.name = f"{name}-{head.run_id}"
         try:
             session = self.open_session(head)
             if session is not None:
@@ -94,6 +137,8 @@ class RunResumer:
         except BaseException as problem:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
+            thread.name = name
+            self.admission.release([head.run_id])
             self.ended(head, verdict)
 
     async def aresume(self, head: RunHead, executor: Executor | None) -> None:
@@ -117,24 +162,17 @@ class RunResumer:
         except BaseException as problem:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
-            self.ended(head, verdict)
+            try:
+                if self.admission.has_slots(head.run_id):
+                    release = partial(self.admission.release, [head.run_id])
+                    await asyncio.get_running_loop().run_in_executor(executor, release)
+            finally:
+                self.ended(head, verdict)
 
     def open_session(self, head: RunHead) -> Session | None:
-        """Claim and rebuild a run; None if another process has it, or if it can't be resumed, which is logged."""
+        """Rebuild a run, and claim it unless `claim` has; None if that is impossible. What matters is logged."""
         try:
-            compiled = self.graphs.compiled(head.graph)
-            if not self._fits(compiled, head):
-                return None
-            session = entry.resume(
-                compiled,
-                head.run_id,
-                ResumeInput(timed=True),
-                None,
-                False,
-                max_sleep=self._options.max_sleep,
-                limits=self._limits_for(head.run_id),
-                known=head,
-            )
+            session = None if self.stopping else self._opened(head)
         except NeedsSolitude as suspect:
             self._wait_for_turn(head, suspect.history)
             return None
@@ -159,25 +197,24 @@ class RunResumer:
         except LimpetError as problem:
             self.skipped.skip(head.run_id, str(problem))
             return None
+        finally:
+            self.release_claimed([head.run_id])
+        if session is None:
+            return None
         session.on_child_graph = self._learn_graph
         # The turn of a suspect may have begun after this run was picked.
-        if not self._admit(session):
+        if not (self.admission.confirms(session) and self._admit(session)):
             session.close()
             return None
         return session
 
-    def _fits(self, compiled: CompiledGraph, head: RunHead) -> bool:
-        """Whether a run can be continued here, by its plan. That is found out before the run is claimed."""
-        if head.plan in ("", compiled.plan.fingerprint):
-            return True
-        progress = read_progress(self._store.read(head.run_id))
-        try:
-            check_fits(compiled.plan, progress, quiet=True)
-        except (DefinitionError, UsageError) as problem:
-            self.skipped.skip(head.run_id, str(problem), is_logged=False)
-            self.served.note_unfit(head, str(problem))
-            return False
-        return True
+    def release_claimed(self, run_ids: Iterable[str] | None = None) -> None:
+        """Release those of these runs, or all, that were claimed and aren't opened yet."""
+        for run_id in list(self._leases if run_ids is None else run_ids):
+            lease = self._leases.pop(run_id, None)
+            if lease is not None:
+                with suppress(StoreUnavailable):  # then it expires
+                    self._client.release(lease)
 
     def ended(self, head: RunHead, verdict: Verdict | None) -> None:
         """A run has reached its next stop, or wasn't resumed at all."""
@@ -213,6 +250,49 @@ class RunResumer:
         with self.changed.lock:
             return list(self._sessions.values())
 
+    def _is_claimed_with_others(self, head: RunHead) -> bool:
+        """Whether a run may be claimed with others.
+
+        Not a suspect, nor a run whose holder died, maybe with a valid lease, nor one of another plan, which has to be
+        looked at first.
+        """
+        if self.suspects.has_turn(head.run_id) or head.holder is not None:
+            return False
+        with suppress(Exception):  # `open_session` reports it
+            return _has_plan_of(self.graphs.compiled(head.graph), head)
+        return False
+
+    def _opened(self, head: RunHead) -> Session | None:
+        compiled = self.graphs.compiled(head.graph)
+        if not self._fits(compiled, head):
+            return None
+        limits = self._limits_for(head.run_id)
+        lease = self._leases.pop(head.run_id, None)
+        if lease is not None and lease.lost:
+            raise Conflict(head.run_id, "its lease expired before it was opened")
+        return entry.resume(
+            compiled,
+            head.run_id,
+            ResumeInput(timed=True),
+            max_sleep=self._options.max_sleep,
+            limits=limits,
+            known=head,
+            lease=lease,
+        )
+
+    def _fits(self, compiled: CompiledGraph, head: RunHead) -> bool:
+        """Whether a run can be continued here, by its plan. That is found out before the run is claimed."""
+        if _has_plan_of(compiled, head):
+            return True
+        progress = read_progress(self._client.store.read(head.run_id))
+        try:
+            check_fits(compiled.plan, progress, quiet=True)
+        except (DefinitionError, UsageError) as problem:
+            seconds = self.served.note_unfit(head, str(problem))
+            self.skipped.skip(head.run_id, str(problem), seconds, is_logged=False)
+            return False
+        return True
+
     def _limits_for(self, run_id: str) -> CrashLimits:
         """What applies to a run that is about to be claimed, if its process crashed."""
         most = self._options.max_crashes
@@ -237,7 +317,9 @@ class RunResumer:
                 return False
             self.skipped.forget(session.id)
             self._sessions[session.id] = session
-            self.resumed_run_ids[session.id] = None
+            self.resumed += 1
+            if self.note_resumed is not None:
+                self.note_resumed(session.id)
             if session.on_trial:
                 session.on_progress = lambda: self._end_turn(session.id)
             else:  # it isn't a suspect any more: another process has executed it since
@@ -265,3 +347,8 @@ class RunResumer:
             if name in self.graphs.catalog.names:
                 return self.graphs.compiled(name).emit
         return self._emit
+
+
+def _has_plan_of(compiled: CompiledGraph, head: RunHead) -> bool:
+    """Whether a run has the plan of a graph, as far as the store knows that of the run."""
+    return head.plan in ("", compiled.plan.fingerprint)

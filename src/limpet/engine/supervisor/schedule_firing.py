@@ -8,20 +8,25 @@ from typing import Final
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.schedules.firing import Firer
+from limpet.engine.schedules.prepared_runs import settle
 from limpet.engine.schedules.schedule import read_schedule
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.log import log
 from limpet.errors import StoreUnavailable
 from limpet.graphs.names import SCHEDULES
+from limpet.journal.optional_calls import CLOCK_KNOWN
 from limpet.journal.store import Document, Store
 
 TIMES_LIST_INTERVAL: Final = 60.0
 """Seconds after which the store is asked again when its schedules are due. What is due is found at any look."""
 
+SETTLE_INTERVAL: Final = 60.0
+"""Seconds after which a worker looks again for runs that were prepared and never began."""
+
 MAX_LOGGED: Final = 1000
 """How many problems are remembered as logged."""
 LOOKS_WITHOUT_SCHEDULES: Final = 3
-"""In a store without schedules, one look of this many asks whether another process has added one."""
+"""In a store without schedules, one look of this many asks for those that another process has added."""
 
 
 class ScheduleFiring:
@@ -35,9 +40,10 @@ class ScheduleFiring:
         self._upcoming: dict[str, float] = {}
         """When schedules are due that aren't yet, by `monotonic`, as far as that is known."""
         self._next_list = 0.0
+        self._next_settling = 0.0
         self._has_schedules = False
         self._looks = 0
-        self._logged: set[tuple[str, str]] = set()
+        self._logged: set[str] = set()
 
     @property
     def wake_up(self) -> float:
@@ -52,6 +58,9 @@ class ScheduleFiring:
         if not self._is_active:
             return
         now = monotonic()
+        if now >= self._next_settling:
+            self._next_settling = now + SETTLE_INTERVAL
+            self._settle()
         if was_asked or now >= self._next_list:
             self._next_list = now + TIMES_LIST_INTERVAL
             self._upcoming = {}
@@ -68,6 +77,14 @@ class ScheduleFiring:
             self._has_schedules = True
             self._fire(document)
 
+    def _settle(self) -> None:
+        try:
+            settle(self._clock)
+        except StoreUnavailable:
+            raise
+        except Exception as problem:
+            self._log_once("a prepared run couldn't be begun or removed", problem)
+
     def _fire(self, document: Document) -> None:
         name = document.name.removeprefix(SCHEDULES)
         try:
@@ -76,23 +93,24 @@ class ScheduleFiring:
             if graph not in self._catalog.names:
                 return
             compiled = self._catalog.graph(graph).compiled().on_store(self._store)
-            fired = Firer(compiled, name).fire(document.due or 0.0)
+            fired = Firer(name, graph, compiled).fire(document.due or 0.0)
             if fired is not None:
                 self._note_due(name, fired.place.due())
         except StoreUnavailable:
             raise
         except Exception as problem:
-            self._log_once(name, f"{type(problem).__name__}: {problem}")
+            self._log_once(f"schedule {name} couldn't be fired", problem)
 
     def _note_due(self, name: str, due: float | None) -> None:
         """Remember when a schedule is due, if that is later."""
-        if due is not None and (remaining := due - self._clock.now()) > 0:
+        if due is not None and (remaining := due - self._clock.store_time(CLOCK_KNOWN)) > 0:
             self._upcoming[name] = monotonic() + remaining
 
-    def _log_once(self, name: str, problem: str) -> None:
-        """Log what is wrong with a schedule, unless that was logged: a supervisor looks all the time."""
+    def _log_once(self, what: str, problem: Exception) -> None:
+        """Log what is wrong, unless that was logged: a supervisor looks all the time."""
+        text = f"{what}: {type(problem).__name__}: {problem}"
         if len(self._logged) > MAX_LOGGED:
             self._logged.clear()
-        if (name, problem) not in self._logged:
-            self._logged.add((name, problem))
-            log().error("schedule %s couldn't be fired: %s", name, problem)
+        if text not in self._logged:
+            self._logged.add(text)
+            log().error("%s", text)

@@ -116,8 +116,8 @@ class Supervisor:
         # that doesn't answer: they are daemon threads that resume nothing any more, so the wait for them is bounded.
         released = threading.Lock()
         released.acquire()
-        if sessions:
-            start_thread(_release, "limpet-release", sessions, released)
+        if sessions or self.resumer.has_claimed:
+            start_thread(_release, "limpet-release", self.resumer, sessions, released)
             released.acquire(True, max(0.0, deadline - monotonic()))
         self._is_started = False
         self.watch_loop.wait_until_ended(max(0.0, deadline - monotonic()))
@@ -125,10 +125,13 @@ class Supervisor:
 
     def drain(self) -> list[str]:
         """Resume all runs that are ready, until none is left, and return their ids."""
-        self.resumer.resumed_run_ids.clear()
-        self.watch_loop.drain()
-        with self.resumer.changed.lock:
-            return list(self.resumer.resumed_run_ids)
+        resumed: dict[str, None] = {}  # for its order: a run may be resumed more than once
+        self.resumer.note_resumed = lambda run_id: resumed.update({run_id: None})
+        try:
+            self.watch_loop.drain()
+        finally:
+            self.resumer.note_resumed = None
+        return list(resumed)
 
     def run(
         self, on_ready: Callable[[], None] | None = None, on_stop: Callable[[], None] | None = None
@@ -227,6 +230,8 @@ class Supervisor:
         threading.Thread(target=_stop_in_thread, args=arguments, name="limpet-stop", daemon=True).start()
         await stopped.wait()
         self.watch_loop.cancel_tasks()
+        if self.resumer.has_claimed:
+            start_thread(self.resumer.release_claimed, "limpet-release")
         task = self._task
         self._task = None
         if task is not None:
@@ -243,8 +248,9 @@ class Supervisor:
             executor.shutdown(wait=False)
 
 
-def _release(sessions: Iterable[Session], released: threading.Lock) -> None:
-    """Release the leases of runs whose nodes are still running, and then this lock."""
+def _release(resumer: RunResumer, sessions: Iterable[Session], released: threading.Lock) -> None:
+    """Release the leases of runs that aren't opened yet or whose nodes are still running, and then this lock."""
+    resumer.release_claimed()
     for session in sessions:
         log().warning("run %s: its node is still running, so the run is released unfinished", session.id)
         session.close()

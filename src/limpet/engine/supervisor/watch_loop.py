@@ -8,6 +8,8 @@ Between two looks the loop works off its backlog: what the last look found and h
 
 from __future__ import annotations
 
+from functools import partial
+from random import random
 from threading import get_ident
 from time import monotonic, sleep
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING
 from limpet.engine.operations.run_info import is_quarantined, list_all
 from limpet.engine.supervisor.catalog import GraphCatalog
 from limpet.engine.supervisor.lanes import ReadyRuns
+from limpet.engine.supervisor.limit_admission import is_behind
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.orphans import MAX_LISTED
@@ -24,7 +27,7 @@ from limpet.errors import RunNotFound
 from limpet.journal.optional_calls import Notifying, provides
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, RunHead, Store
-from limpet.threads.workers import start_thread
+from limpet.threads.workers import Workers, start_thread
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
 REPORT_INTERVAL = 60.0
 """Seconds between two looks for runs that were quarantined."""
+FIRST_MISS_PAUSE = 0.002
+"""Seconds, at most, until the store is asked again after other workers were faster. Each further time doubles it."""
 NOTICE_PAUSE = 0.05
 """Seconds in which several notices of changes count as one: each run that ends is a change."""
 
@@ -50,6 +55,7 @@ class WatchLoop:
         self._changed = resumer.changed
         self._served = resumer.served
         self._stranded = resumer.stranded
+        self._admission = resumer.admission
         self._ready_runs = ReadyRuns(store, resumer.served)
         self._schedules = ScheduleFiring(store, catalog, options.fires_schedules)
         self._backlog: list[RunHead] = []
@@ -62,6 +68,9 @@ class WatchLoop:
         self._newest = 0
         """How many threads were started to watch. An interrupt may cause one too many: only the newest stays."""
         self._watched_by: int | None = None
+        self._misses = 0
+        """How often in a row other workers were faster to claim most of what was picked."""
+        self._threads = Workers("limpet-run", options.concurrency)
 
     def start(self) -> None:
         """Watch in a thread, until the resumer is stopped."""
@@ -78,7 +87,9 @@ class WatchLoop:
         self._watched_by = get_ident()
         try:
             self._watch(number)
+            self._admission.leave_lines()
         finally:
+            self._threads.end_idle()
             if self._watched_by == get_ident():
                 self._watched_by = None
             self._changed.notify()
@@ -86,14 +97,14 @@ class WatchLoop:
     def _watch(self, number: int) -> None:
         pause = self._options.poll
         while not self._resumer.stopping and number == self._newest:
-            ready = self.look()
+            claimed = self.claim_next()
             # Each failure doubles the pause, so that many workers don't keep a server busy that is just starting.
-            if ready is None:
+            if claimed is None:
                 pause = min(pause * 2, STORE_RETRY_LIMIT)
                 self._wait(pause)
             else:
                 pause = self._options.poll
-                self.resume_in_threads(ready)
+                self._resume_in_threads(claimed)
                 self._wait()
 
     async def arun(self, executor: Executor) -> None:
@@ -103,14 +114,15 @@ class WatchLoop:
         loop = asyncio.get_running_loop()
         pause = self._options.poll
         while not self._resumer.stopping:
-            ready = await loop.run_in_executor(executor, self.look)
-            if ready is None:
+            claimed = await loop.run_in_executor(executor, self.claim_next)
+            if claimed is None:
                 pause = min(pause * 2, STORE_RETRY_LIMIT)
                 await loop.run_in_executor(executor, self._wait, pause)
             else:
                 pause = self._options.poll
-                self._resume_in_tasks(ready, executor)
+                self._resume_in_tasks(claimed, executor)
                 await loop.run_in_executor(executor, self._wait)
+        await loop.run_in_executor(executor, self._admission.leave_lines)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cancel_tasks(self) -> None:
@@ -119,15 +131,44 @@ class WatchLoop:
             task.cancel()
 
     def drain(self) -> None:
-        """Resume all runs that are ready, in threads, until none is left."""
-        self._stranded.look_soon()
-        while True:
-            resumed = self.resume_in_threads(self.ready())
-            with self._changed.lock:
-                # A run in progress may queue others, or become ready again, so the last one has to end first.
-                if not resumed and not self._picker.run_ids:
-                    return
-            self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
+        """Resume all runs that are ready, in threads, until none is left.
+
+        In a thread of its own, since Ctrl-C in the middle of a claim would leave runs held until their leases expire.
+        """
+        outcome: list[BaseException | None] = []
+        try:
+            start_thread(self._drain, "limpet-drain", outcome)
+            self._changed.wait_for(lambda: outcome)
+        except BaseException:
+            outcome.append(None)  # which ends the thread
+            raise
+        problem = outcome[0]
+        if problem is not None:
+            raise problem
+
+    def _drain(self, outcome: list[BaseException | None]) -> None:
+        problem: BaseException | None = None
+        try:
+            self._stranded.look_soon()
+            while not outcome and self._drain_once():
+                if self._misses:
+                    self._wait()
+                else:
+                    self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
+        except BaseException as error:
+            problem = error
+        self._admission.leave_lines()
+        self._threads.end_idle()
+        outcome.append(problem)
+        self._changed.notify()
+
+    def _drain_once(self) -> bool:
+        """Resume runs that are ready. False if none was, and none is in progress."""
+        picked = self.pick(self.ready())
+        self._resume_in_threads(self.claim(picked))
+        with self._changed.lock:
+            # A run in progress may queue others, or become ready again, so the last one has to end first.
+            return bool(picked or self._picker.run_ids)
 
     def look_now(self) -> None:
         """Look at the store now. A loop without room for more works off its backlog first."""
@@ -154,6 +195,18 @@ class WatchLoop:
                 log().warning("couldn't listen for changes: %s; will try again", problem)
                 self._changed.wait_for(lambda: self._resumer.stopping, self._options.poll)
 
+    def claim_next(self) -> list[RunHead] | None:
+        """Look for runs, pick some and claim them; returns those to resume. None if the store is unavailable."""
+        ready = self.look()
+        if ready is None:
+            return None
+        picked = self.pick(ready)
+        try:
+            return self.claim(picked)
+        except Exception as problem:
+            log().warning("couldn't claim runs: %s; will try again", problem)
+            return None
+
     def look(self) -> list[RunHead] | None:
         """`ready()`, or None if the store is unavailable, which is logged."""
         try:
@@ -169,10 +222,13 @@ class WatchLoop:
         # Before the store is asked: the runs that they start are ready.
         if monotonic() >= min(self._next_look, self._schedules.wake_up):
             self._schedules.look(was_asked=not self._next_look)
+        may_have_room = monotonic() >= min(self._next_look, self._admission.wake_up)
+        if may_have_room:
+            self._admission.look()
         with self._changed.lock:
             room = self._picker.room
             now = monotonic()
-            if self._backlog and now < self._next_look:
+            if self._backlog and not may_have_room:
                 return self._backlog
             self._next_look = now + self._options.poll
             suspect = self._resumer.suspects.chosen
@@ -186,22 +242,48 @@ class WatchLoop:
         self._report_quarantined()
         # The runs in progress were noted before the store is asked: a run that ends meanwhile is still excluded, as
         # what the store lists of it may be out of date.
-        excluded = self._resumer.skipped.run_ids().union(in_progress, self._resumer.suspects.waiting)
+        excluded = self._resumer.skipped.run_ids().union(
+            in_progress, self._resumer.suspects.waiting, self._admission.passed_over
+        )
         # Ask for more than there is room for: the rest is the backlog, and saves looks while runs are short.
         limit = room + self._options.concurrency + len(excluded)
         orphans = self._resumer.orphans.find(excluded)
         served = [head for head in orphans if self._served.serves(head.lane)]
         # Before the store is asked: what helps these runs makes others ready.
         self._stranded.help([head for head in orphans if head not in served])
-        found, self._store_has_more = self._ready_runs.find(limit)
+        found, self._store_has_more = self._ready_runs.find(limit, self._admission.is_open)
+        if not self._store_has_more:
+            self._admission.leave_lines_without({head.lane for head in served + found})
         return served + [head for head in found if head.run_id not in excluded]
 
     def pick(self, ready: list[RunHead]) -> list[RunHead]:
-        """The runs to resume now, which count as in progress at once; the others are the new backlog."""
+        """The runs to resume now, which have slots of their limits; the others are the new backlog."""
+        admitted: list[RunHead] = []
+        while picked := self._pick_next(ready):
+            found = self._admission.admit(picked)
+            admitted += found
+            if len(found) == len(picked):
+                break
+            refused = [head for head in picked if head not in found]
+            for head in refused:
+                self._resumer.ended(head, None)
+            # Others can have their room. But none of the same lane: those are looked for again together, in order. A
+            # slot that is released meanwhile would go to one that is behind those that were refused. What another
+            # worker is about to claim is ahead of none.
+            ahead = [head for head in refused if head.run_id not in self._admission.passed_over]
+            with self._changed.lock:
+                self._backlog = [head for head in self._backlog if not is_behind(head, ahead)]
+            ready = self._backlog
+        return admitted
+
+    def _pick_next(self, ready: list[RunHead]) -> list[RunHead]:
+        """The runs to resume next, which count as in progress at once; the others are the new backlog."""
         with self._changed.lock:
             if self._resumer.stopping:
                 return []
-            others = self._resumer.suspects.others(ready)
+            others = [
+                each for each in self._resumer.suspects.others(ready) if self._admission.may_admit(each)
+            ]
             suspect = self._resumer.suspects.choose(monotonic(), bool(others or self._picker.run_ids))
             if suspect is None:
                 picked = self._picker.pick(others)
@@ -219,18 +301,32 @@ class WatchLoop:
             self._resumer.make_room()
         return picked
 
-    def resume_in_threads(self, ready: list[RunHead]) -> list[RunHead]:
-        """Pick runs and resume each in a thread; returns them."""
-        picked = self.pick(ready)
-        for head in picked:
-            name = f"limpet-run-{head.run_id}"
-            start_thread(self._resumer.resume, name, head)
-        return picked
+    def claim(self, picked: list[RunHead]) -> list[RunHead]:
+        """Claim runs that were picked; returns those to resume. The others make room for more at once.
 
-    def _resume_in_tasks(self, ready: list[RunHead], executor: Executor) -> None:
+        If other workers were faster, what is left of the list is likely theirs, too. So the store is asked again:
+        soon, but not by all of them at the same moment.
+        """
+        claimed = self._resumer.claim(picked)
+        with self._changed.lock:
+            if len(claimed) * 2 >= len(picked):
+                self._misses = 0
+            else:
+                self._misses += 1
+                self._backlog = []
+                self._store_has_more = False
+                longest = min(FIRST_MISS_PAUSE * 2**self._misses, self._options.poll)
+                self._next_look = monotonic() + random() * longest
+        return claimed
+
+    def _resume_in_threads(self, claimed: list[RunHead]) -> None:
+        for head in claimed:
+            self._threads.do(partial(self._resumer.resume, head))
+
+    def _resume_in_tasks(self, claimed: list[RunHead], executor: Executor) -> None:
         import asyncio
 
-        for head in self.pick(ready):
+        for head in claimed:
             task = asyncio.create_task(self._resumer.aresume(head, executor), name=f"limpet {head.run_id}")
             # The event loop refers to its tasks weakly: without this set a task could be collected while it runs.
             self._tasks.add(task)
@@ -242,7 +338,7 @@ class WatchLoop:
         With a `pause` the store is unavailable: wait that long, even if there is room.
         """
         with self._changed.lock:
-            end = min(self._next_look, self._schedules.wake_up)
+            end = min(self._next_look, self._schedules.wake_up, self._admission.wake_up)
             if pause is not None:
                 end = self._next_look = monotonic() + pause
             seconds = max(0.0, end - monotonic())

@@ -57,7 +57,7 @@ class WorkerEntry:
         with self._changed.lock:
             self._newest += 1
             self._is_kept = True
-            self._since = self._client.now()
+            self._since = 0.0
         start_thread(self._renew, "limpet-worker-list", self._newest)
 
     def leave(self, seconds: float) -> None:
@@ -94,7 +94,9 @@ class WorkerEntry:
     def _write(self) -> None:
         store = self._client.store
         name = WORKERS + self.name
-        body = worker_document(self._describe(self.name, self._since, self._client.now()))
+        now = self._client.store_time()
+        self._since = self._since or now
+        body = worker_document(self._describe(self.name, self._since, now))
         version = store.put_document(name, body, self._version)
         if version is None:  # another worker has removed it, or an earlier process had this name
             found = store.get_document(name)
@@ -110,7 +112,7 @@ class WorkerEntry:
         if monotonic() < self._next_cleanup:
             return
         self._next_cleanup = monotonic() + CLEANUP_INTERVAL
-        now = self._client.now()
+        now = self._client.store_time()
         for document in self._client.store.list_documents(WORKERS):
             info = read_worker(document, now)
             if info is not None and not info.is_live and now - info.seen > GONE_KEPT:

@@ -11,7 +11,7 @@ from limpet.defaults import MAX_LAYERS
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.graphs.node_options import LimitLike, limits_of_all, read_limits
 from limpet.graphs.parallel import InnerGraph, Section
-from limpet.graphs.plan import PLANNER, Plan, all_secret_keys, digest, plan_node
+from limpet.graphs.plan import PLANNER, Freezing, Plan, all_secret_keys, digest, plan_node
 from limpet.graphs.retry import Retry, read_retry, read_timeout
 from limpet.graphs.schema import Schema
 from limpet.graphs.workflow.layers import CONTINUE, STOP, LayerOptions, Layers, layers_of
@@ -89,7 +89,7 @@ class WorkflowBuilder:
         """The tasks by the identity of their functions, which `_definitions` keeps alive."""
         self._graphs: dict[str, Any] = {}
         self._handler: TaskSignature | None = None
-        self._freezing = False
+        self._freezing = Freezing()
 
     def add_task(
         self,
@@ -246,19 +246,16 @@ class WorkflowBuilder:
 
         Tasks can take its resources and `outer_resources`, those of the graph that it is inside of.
         """
-        if self._freezing:
+        if self._freezing.is_under_way:
             raise DefinitionError("the workflow contains itself", self.name, "workflow")
         specs = self._resolved_specs()
         self._check(specs)
         resources = {**(outer_resources or {}), **self._resources()}
-        self._freezing = True
-        try:
+        with self._freezing:
             inner = {
                 name: InnerGraph(graph._plan_inside([], [], resources))
                 for name, graph in self._graphs.items()
             }
-        finally:
-            self._freezing = False
         definitions = dict(self._definitions)
         for name, graph in inner.items():
             definitions[name] = definitions[name]._replace(inner=graph)

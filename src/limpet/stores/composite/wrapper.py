@@ -29,6 +29,12 @@ class StoreWrapper(ABC):
         return found
 
     @property
+    def store_time(self) -> Callable[[], float]:
+        """How the wrapped store tells the time, where that does."""
+        found: Callable[[], float] = self._durable_store.store_time  # type: ignore[attr-defined]  # as with `clock`
+        return found
+
+    @property
     def closed(self) -> bool:
         """Whether the wrapped store was closed."""
         return bool(getattr(self._durable_store, "closed", False))

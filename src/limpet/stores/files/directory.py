@@ -16,6 +16,7 @@ from limpet.stores.atomic_files import (
     make_directory,
     replace_file,
 )
+from limpet.stores.files.documents import rename_older
 from limpet.stores.files.locks import LockBusy, Locks
 from limpet.stores.files.run_names import (
     HEAD_SUFFIX,
@@ -25,9 +26,10 @@ from limpet.stores.files.run_names import (
     parse_head_file,
 )
 
-FORMAT = b"limpet files 3\n"
-EARLIER_FORMATS = (b"limpet files 1\n", b"limpet files 2\n")
-"""Without posts, and without queues. What is in such a directory can be read, and written, as it is."""
+FORMAT = b"limpet files 4\n"
+EARLIER_FORMATS = (b"limpet files 1\n", b"limpet files 2\n", b"limpet files 3\n")
+"""Without posts, without queues, and with other names for the files of documents. All else is used as it is."""
+DOCUMENTS = "documents"
 FORMAT_FILE = "FORMAT"
 STALE_AFTER = 3600.0
 """Seconds after which a temporary file is taken for one that a killed writer left."""
@@ -48,6 +50,7 @@ def prepare_directory(path: Path, flush: bool) -> None:
             create_file(format_file, FORMAT, flush=flush)
     found = format_file.read_bytes()
     if found in EARLIER_FORMATS:
+        rename_older(path / DOCUMENTS, flush)
         # So that an earlier version, which couldn't read what is written from here on, says so.
         replace_file(format_file, FORMAT, flush=flush)
     elif found != FORMAT:

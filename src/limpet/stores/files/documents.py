@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -22,7 +24,7 @@ from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import Document
 from limpet.stores.atomic_files import flush_directory, make_directory, read_whole, replace_file
 from limpet.stores.files.locks import LockFile
-from limpet.stores.files.run_names import file_name_of, readable_part
+from limpet.stores.files.run_names import MAX_READABLE, digest_of, readable_part
 from limpet.stores.indexes import DocumentIndex, SortedEntries, beginning_with
 
 LOCK_NAME = "documents"
@@ -55,7 +57,7 @@ class DocumentFiles:
         if version != self._version(name):
             return None
         make_directory(self.directory, flush=self._flush)
-        self._lock.count_change(file_name_of(name))
+        self._lock.count_change(document_file(name))
         newest = self._newest_version() + 1
         replace_file(self.directory / VERSION_FILE, _framed([newest]), flush=self._flush)
         if due is not None:
@@ -67,11 +69,11 @@ class DocumentFiles:
         """Delete a document that is still at `version`; False if it isn't."""
         if version == 0 or version != self._version(name):
             return False
-        self._lock.count_change(file_name_of(name))
+        self._lock.count_change(document_file(name))
         self._path(name).unlink()
         if self._flush:
             flush_directory(self.directory)
-        self._forget(file_name_of(name))
+        self._forget(document_file(name))
         return True
 
     def get(self, name: str) -> Document | None:
@@ -91,10 +93,10 @@ class DocumentFiles:
         Damaged ones are left out: the log has a warning of each. Files that changed without the lock go unnoticed.
         """
         self._learn_changes()
-        for file_name in list(beginning_with(readable_part(prefix), self._unread)):
+        for file_name in list(beginning_with(readable_name(prefix), self._unread)):
             self._read_again(file_name)
         found = self._index.find(prefix, due_by, limit)
-        return [self._read[file_name_of(name)] for name in found]
+        return [self._read[document_file(name)] for name in found]
 
     def all_unlocked(self) -> list[Document]:
         """All documents but for damaged ones, read without the lock."""
@@ -158,7 +160,34 @@ class DocumentFiles:
         return max([time.time_ns() // 1000, *(document.version for document in self.all_unlocked())])
 
     def _path(self, name: str) -> Path:
-        return self.directory / f"{file_name_of(name)}{SUFFIX}"
+        return self.directory / f"{document_file(name)}{SUFFIX}"
+
+
+@lru_cache(4096)
+def document_file(name: str) -> str:
+    """What the file of a document is called, but for its suffix: different for each name."""
+    return f"{readable_name(name)}.{digest_of(name)}"
+
+
+def readable_name(text: str) -> str:
+    """How the file names begin of all documents whose names begin with this text.
+
+    The parts of a name stay apart: no file of a document "line of/…" begins as those of "line/…" do.
+    """
+    return "+".join(map(readable_part, text.split("/")))[:MAX_READABLE]
+
+
+def rename_older(directory: Path, flush: bool) -> None:
+    """Give the files of documents their present names. In earlier formats, the parts of a name didn't stay apart."""
+    if not directory.exists():
+        return
+    for path in directory.glob(f"*{SUFFIX}"):
+        document = _listed(path)
+        if document is not None:
+            with suppress(FileNotFoundError):  # another process does the same
+                os.rename(path, directory / f"{document_file(document.name)}{SUFFIX}")
+    if flush:
+        flush_directory(directory)
 
 
 def _listed(path: Path) -> Document | None:

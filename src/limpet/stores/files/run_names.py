@@ -19,20 +19,26 @@ CUT_SUFFIX = ".cut"
 """Of the file with what was cut off at the end of a journal."""
 INBOX_SUFFIX = ".posts"
 OUTPUT_SUFFIX = ".output"
+MAX_READABLE = 40
+"""Characters of a name that the names of its files show."""
 
 
 @lru_cache(4096)
 def file_name_of(run_id: str) -> str:
     """What the files of a run are called: readable, safe on every file system, and different for each id."""
-    from hashlib import sha256
-
-    digest = sha256(run_id.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{readable_part(run_id)}.{digest}"
+    return f"{readable_part(run_id)}.{digest_of(run_id)}"
 
 
 def readable_part(text: str) -> str:
-    """How the file names begin of all that begins with this text."""
-    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:40]
+    """What of a name is in the names of its files for people to read."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", text)[:MAX_READABLE]
+
+
+def digest_of(text: str) -> str:
+    """What makes the name of a file different from that of any other text."""
+    from hashlib import sha256
+
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def new_token() -> str:

@@ -46,7 +46,12 @@ from limpet.stores.atomic_files import explaining
 from limpet.stores.claims import claim_one_by_one
 from limpet.stores.files.batch import CommitBatch
 from limpet.stores.files.damaged_heads import salvaged_records
-from limpet.stores.files.directory import prepare_directory, remove_stale_files, remove_stray_files
+from limpet.stores.files.directory import (
+    DOCUMENTS,
+    prepare_directory,
+    remove_stale_files,
+    remove_stray_files,
+)
 from limpet.stores.files.documents import LOCK_NAME, DocumentFiles
 from limpet.stores.files.inbox_file import add_post, has_key, waiting_posts
 from limpet.stores.files.locks import HAS_FILE_LOCKS, LockBusy, LockFile, Locks
@@ -95,7 +100,7 @@ class FileStore:
             self._cache = RunCache(self._runs, self._locks, self._flush)
             self._search = RunSearch(self._locks, self._cache, self._holding_locks)
             remove_stale_files(self._runs)
-            self._documents = DocumentFiles(self.path / "documents", self._flush, self._locks.documents)
+            self._documents = DocumentFiles(self.path / DOCUMENTS, self._flush, self._locks.documents)
             self._lease_clock = own_lease_clock(clock) or clock_in_directory(
                 self.path / "clocks", clock, flush=self._flush
             )

@@ -74,7 +74,7 @@ def _fixed_conditions(which: RunFilter) -> list[str]:
     for wanted, choices in (
         (which.has_error, {True: "error <> ''", False: "error = ''"}),
         (which.is_waiting, {True: "waits_for <> ''", False: "waits_for = ''"}),
-        (which.is_due, {True: "due <= (SELECT clock())", False: "due > (SELECT clock())"}),
+        (which.is_due, _IS_DUE),
     ):
         if wanted is not None:
             conditions.append(choices[wanted])
@@ -83,6 +83,10 @@ def _fixed_conditions(which: RunFilter) -> list[str]:
     return conditions
 
 
+_IS_DUE = {
+    True: "(due <= (SELECT clock()) OR due = created)",
+    False: "due > (SELECT clock()) AND due <> created",
+}
 _LEASE_STATES = {
     LeaseState.FREE: "holder IS NULL",
     LeaseState.HELD: "lease_until > (SELECT clock())",

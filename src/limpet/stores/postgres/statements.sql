@@ -17,6 +17,9 @@ SELECT clock(), {COLUMNS} FROM heads WHERE run_id = %s
 -- name: FIND_MANY
 SELECT {COLUMNS} FROM unnest(%s::text[]) AS asked (wanted), LATERAL (SELECT * FROM heads WHERE run_id = wanted) AS found
 
+-- name: STORE_TIME
+SELECT clock()
+
 -- name: LANES
 -- From lane to lane: the index is searched once for each, however many runs it has.
 WITH RECURSIVE lane AS (
@@ -31,14 +34,19 @@ WITH RECURSIVE lane AS (
 SELECT queue, graph, plan FROM lane
 
 -- name: DUE
--- Runs of one lane that are ready, as of one moment.
+-- Runs of one lane that are ready, as of one moment: `is_due` of a head. No run that is due has a later "due" than the
+-- newest run was created, which bounds what is read of the index. That is later than now only after the clock was set
+-- back.
 runs.queue = level.queue AND runs.graph = level.graph AND runs.plan = level.plan
-AND due <= now.server_time AND (lease_until IS NULL OR lease_until <= now.server_time)
+AND due <= now.latest AND (due <= now.server_time OR due = created) AND (lease_until IS NULL OR lease_until <= now.server_time)
 
 -- name: READY
 -- From priority to priority of each lane, because the index has the runs of one priority in the order of "due": so no
 -- more of them are read than are wanted. Most lanes have few priorities; after 32 of them the rest is searched at once.
-WITH RECURSIVE now AS MATERIALIZED (SELECT clock() AS server_time), asked AS (
+WITH RECURSIVE now AS MATERIALIZED (
+    SELECT server_time, greatest(server_time, (SELECT max(created) FROM runs)) AS latest
+    FROM (SELECT clock() AS server_time) AS server
+), asked AS (
     SELECT %(queues)s::text[] AS queues, %(graphs)s::text[] AS graphs, %(plans)s::text[] AS plans,
         %(limit)s::bigint AS wanted
 ), lane AS (
@@ -182,7 +190,7 @@ SELECT fence, lease_until, crashes FROM runs WHERE run_id = %s AND mark = %s
 WITH now AS MATERIALIZED (SELECT clock() AS server_time), mine AS (
     SELECT id, number FROM now, unnest(%b::text[], %b::bigint[]) WITH ORDINALITY AS sent (of_run, by_fence, number),
     LATERAL (
-        SELECT id FROM runs WHERE run_id = of_run AND fence = by_fence AND due <= server_time
+        SELECT id FROM runs WHERE run_id = of_run AND fence = by_fence AND (due <= server_time OR due = created)
             AND (lease_until IS NULL OR lease_until <= server_time)
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS run

@@ -235,6 +235,11 @@ class PostgresStore:
         valid = {number for (number,) in rows}
         return [number in valid for number in range(1, len(leases) + 1)]
 
+    def store_time(self) -> float:
+        """The time of the server, by which runs are due and leases expire."""
+        ((found,),) = self._connections.use(lambda cursor, _: cursor.execute(SQL["STORE_TIME"]).fetchall())
+        return float(found)
+
     def release(self, lease: Lease) -> None:
         values = (lease.run_id, within_bigint(lease.fence))
         self._connections.use(lambda cursor, _: cursor.execute(SQL["RELEASE"], values))

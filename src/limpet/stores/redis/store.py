@@ -214,7 +214,7 @@ class RedisStore:
         return posts_and_documents.delete_document(self._calls, next(self._tokens), name, version)
 
     def list(self, which: RunFilter) -> list[RunHead]:
-        return self._lists.matching(which, self._now, self._clock())
+        return self._lists.matching(which, self.store_time, self._clock())
 
     def lanes(self) -> Sequence[Lane]:
         return self._lists.lanes(self._clock())
@@ -297,13 +297,13 @@ class RedisStore:
             return damage
         return refusal(commit, head, float(reply[1])) or changed_while_read(commit.run_id)
 
-    def _now(self) -> float:
+    def store_time(self) -> float:
         """The time, as `time_of` in `lua/head.lua` has it."""
         clock = self._clock().decode()
         if not clock.startswith("+"):
             return float(clock)
         ((whole_seconds, microseconds),) = self._calls.all([(b"TIME",)])
-        return int(whole_seconds) + int(microseconds) / 1e6 + float(clock)
+        return int(whole_seconds) + int(microseconds) / 1e6 + float(clock[1:])
 
 
 class _Tokens:

@@ -29,6 +29,9 @@ from limpet.stores.sqlite.schema import is_current, migrate
 Outcome = TypeVar("Outcome")
 Item = TypeVar("Item")
 
+EXIT_PATIENCE = 1.0
+"""Seconds, at most, that the end of a process waits for a thread that writes."""
+
 LOCK_RETRY_DELAY = 0.001
 """Seconds between two attempts to get a lock. SQLite itself would wait up to 100 times as long, and longer the longer
 it has waited: of several processes that write all the time, one then hardly gets a turn."""
@@ -148,13 +151,20 @@ class Connections:
             return None
         return found.st_dev, found.st_ino
 
-    def close(self) -> None:
-        """Close the idle connections now, and those in use as soon as their calls end."""
+    def close(self, patience: float = -1.0) -> None:
+        """Close the idle connections now, and those in use as soon as their calls end.
+
+        A call may wait for another process that has the file locked. With `patience`, that is waited for up to this
+        many seconds; then the connections stay open.
+        """
         if self._pid != os.getpid():
             self._abandon()
         self.closed = True
-        with self._writing:
-            self._close_idle_and_writer()
+        if self._writing.acquire(timeout=patience):
+            try:
+                self._close_idle_and_writer()
+            finally:
+                self._writing.release()
 
     def _reopen_writer(self) -> sqlite3.Cursor:
         self._writer = self._open()
@@ -333,8 +343,11 @@ class Connections:
 class Connection(sqlite3.Connection):
     """A connection that is closed when it is dropped, as after an interrupt. Of others, Python 3.13 warns."""
 
+    # Not a name of the module, which may be gone before the connection is.
+    _never_opened = suppress(sqlite3.Error)
+
     def __del__(self) -> None:
-        with suppress(sqlite3.Error):  # it was never opened
+        with self._never_opened:
             self.close()
 
 
@@ -416,9 +429,13 @@ def _is_released(lock: threading.Lock, deadline: float) -> bool:
 
 
 def _at_exit() -> None:
-    """Close all connections, so that SQLite moves the log into the file and deletes it."""
+    """Close all connections, so that SQLite moves the log into the file and deletes it.
+
+    A thread may wait for a lock of another process: the process ends without it. The next one that opens the file
+    reads the log.
+    """
     for connections in list(_all):
-        connections.close()
+        connections.close(EXIT_PATIENCE)
 
 
 atexit.register(_at_exit)

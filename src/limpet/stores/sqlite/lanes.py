@@ -49,6 +49,8 @@ def ready_heads(
     the rest is searched at once. `undamaged` gives the heads of rows but for the damaged ones.
     """
     found: list[RunHead] = []
+    due_by, lease_now = now
+    times = (due_by, due_by, lease_now)
 
     def take(statement: str, lane: Lane, priority: float, wanted: int) -> int:
         """Add what a statement finds, and return how many heads that were. Damaged rows are made up for by more."""
@@ -56,7 +58,7 @@ def ready_heads(
         offset = 0
         while count < wanted:
             asked = wanted - count
-            rows = cursor.execute(SQL[statement], (*lane, priority, *now, asked, offset)).fetchall()
+            rows = cursor.execute(SQL[statement], (*lane, priority, *times, asked, offset)).fetchall()
             sound = undamaged(rows)
             found.extend(sound)
             count += len(sound)

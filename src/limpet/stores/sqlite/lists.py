@@ -169,7 +169,7 @@ def _conditions(which: RunFilter, now: float, lease_now: float) -> tuple[list[st
     if which.is_waiting is not None:
         restrict("(waits_for <> '') = ?", which.is_waiting)
     if which.is_due is not None:
-        restrict("(due <= ?) = ?", now, which.is_due)
+        restrict(f"{SQL['IS_DUE']} = ?", now, which.is_due)
     if which.lease_states:
         states = [_LEASE_STATES[state] for state in which.lease_states]
         restrict(f"({' OR '.join(states)})", *[lease_now for state in states if "?" in state])

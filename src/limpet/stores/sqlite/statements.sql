@@ -23,6 +23,17 @@ FROM runs
 -- name: UNHELD
 (lease_until IS NULL OR lease_until <= ?)
 
+-- name: IS_DUE
+-- `is_due` of a head.
+(due <= ? OR due = created)
+
+-- name: DUE
+-- The same, for an index that is sorted by "due": no run that is due has a later one than the newest run was created.
+-- That is later than now only after the clock was set back. Takes the time twice.
+due <= max(?, coalesce((
+    SELECT created FROM runs INDEXED BY runs_with_due WHERE due IS NOT NULL ORDER BY created DESC LIMIT 1
+), 0)) AND {IS_DUE}
+
 -- name: NEXT_LANE
 -- The first lane from this one on, of runs that are due at some time: one step in the index, however many runs a lane
 -- has. As bytes, so that names that damage has made unreadable are passed over, too. What it turned into bytes is
@@ -43,12 +54,12 @@ WHERE {LANE} AND due IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
 
 -- name: READY
 -- Within one lane and one priority the index has the runs in order, so no more of them are read than are wanted.
-{HEAD} INDEXED BY runs_by_urgency WHERE {LANE} AND priority = ? AND due <= ? AND {UNHELD}
+{HEAD} INDEXED BY runs_by_urgency WHERE {LANE} AND priority = ? AND {DUE} AND {UNHELD}
 ORDER BY due, created, run_id LIMIT ? OFFSET ?
 
 -- name: READY_BELOW
 -- The same for all priorities below this one. Reads all runs of the lane that are due at some time.
-{HEAD} INDEXED BY runs_by_urgency WHERE {LANE} AND priority < ? AND due <= ? AND {UNHELD}
+{HEAD} INDEXED BY runs_by_urgency WHERE {LANE} AND priority < ? AND {DUE} AND {UNHELD}
 ORDER BY priority DESC, due, created, run_id LIMIT ? OFFSET ?
 
 -- name: CLOCK

@@ -112,6 +112,10 @@ class ClaimReadyTests:
         assert [lease and lease.run_id for lease in leases] == [None, "r", None, None]
         assert store.head("r").fence == 2
         assert store.claim_ready([], "bob", 10) == []
+        create(store, "s", holder=None, due=0.0)
+        fresh = store.head("s")
+        # Where it comes first counts, also if it can't be claimed there.
+        assert store.claim_ready([fresh._replace(fence=7), fresh], "bob", 10) == [None, None]
 
     def test_of_many_that_claim_the_same_runs_each_gets_runs_of_its_own(self, store: Store) -> None:
         """P8, H18: each run goes to one of them."""

@@ -15,6 +15,7 @@ from limpet.testing.conformance.store_calls import (
 )
 
 DUE_IN = 100.0
+DAY = 86400.0
 
 
 class ReadyRunTests:
@@ -163,6 +164,50 @@ class ReadyRunTests:
         store.post("waits", "k", b"")
         assert store.head("waits").due == store.head("waits").created
         assert _ready(store) == ["first", "waits", "later"]
+
+    def test_queued_runs_stay_ready_when_the_clock_is_set_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        """H18: nor do they wait until it catches up. One that waits for a time is due at that time, as ever."""
+        needs_leases(store)
+        create(store, "queued", holder=None, due=0.0)
+        sleeper = create(store, "asleep", due=0.0)
+        wakes = store.head("asleep").created + 5
+        expect_accepted(store, commit(sleeper, 1, b"2", snapshot=2, status=RUNNING, due=wakes))
+        store.release(sleeper)
+        create(store, "urgent", holder=None, due=0.0, priority=1)
+        clock.advance(10)
+        create(store, "last", holder=None, due=0.0)
+        clock.set_by(-DAY)
+        assert _ready(store) == ["urgent", "queued", "last"]
+        assert [head.run_id for head in ready_runs(store, ["g"], 2)] == ["urgent", "queued"]
+        assert sorted(_ids(store.list(RunFilter(is_due=True)))) == ["last", "queued", "urgent"]
+        assert _ids(store.list(RunFilter(is_due=False))) == ["asleep"]
+        leases = store.claim_ready(ready_runs(store, ["g"], 10), "bob", 1000)
+        assert [lease is not None for lease in leases] == [True] * 3
+        assert _ready(store) == []
+        # It was created after the time at which it is due now.
+        napper = next(lease for lease in leases if lease is not None and lease.run_id == "last")
+        nap = store.head("last").created - DAY + 5
+        expect_accepted(store, commit(napper, 1, b"2", snapshot=2, status=RUNNING, due=nap))
+        store.release(napper)
+        assert _ready(store) == []
+        clock.advance(6)
+        assert _ready(store) == ["last"]
+
+    def test_a_post_keeps_a_run_ready_when_the_clock_is_set_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        """H18: whether it came before or after that."""
+        needs_leases(store)
+        needs_posts(store)
+        create(store, "before", holder=None, status=PAUSED)
+        create(store, "after", holder=None, status=PAUSED)
+        store.post("before", "k", b"")
+        clock.set_by(-DAY)
+        assert _ready(store) == ["before"]
+        store.post("after", "k", b"")
+        assert _ready(store) == ["after", "before"]
 
     def test_lanes_are_those_of_runs_that_have_a_due_time(self, store: Store) -> None:
         """H18: a lane is a queue, a graph and a plan. What is asked for in one isn't found in another."""

@@ -13,8 +13,8 @@ from typing import Annotated, Any, NamedTuple
 
 from limpet.durations import moment_of
 from limpet.engine.node_context.answer_schemas import json_schema_of
-from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
-from limpet.graphs.limits import Limit
+from limpet.errors import UsageError, did_you_mean
+from limpet.graphs.names import checked_name
 from limpet.graphs.reducers import add_messages, append, merge
 from limpet.graphs.resources.graph_resources import Resources, read_resources
 from limpet.graphs.retry import Retry
@@ -23,6 +23,7 @@ from limpet.journal.encoding.codec import detached_value
 from limpet.yaml_files.actions.builtin import BUILT_IN
 from limpet.yaml_files.actions.data_paths import ROOT_KEY, is_made_from_data
 from limpet.yaml_files.build.child_graphs import ChildGraph, ChildGraphs
+from limpet.yaml_files.build.declared_limits import DeclaredLimits
 from limpet.yaml_files.build.node_code import CodeSource, ImportedCode, stand_in
 from limpet.yaml_files.document import Value
 from limpet.yaml_files.grammar.mistakes import Mistakes
@@ -111,18 +112,17 @@ class DeclarationBuilder:
         self.is_partial = context.is_partial
         self.compiler = TemplateCompiler(context.mistakes, self.variables)
         self.resources: Mapping[str, Any] = {}
-        self.limits: dict[str, Limit] = {}
+        self.limits = DeclaredLimits(value, context.mistakes)
 
     def attempt(self, place: Value, call: Callable[[], Any], otherwise: Any = None) -> Any:
         """The result of a call. If it raises an error of Limpet, notes it at this place and gives `otherwise`."""
-        try:
-            return call()
-        except DefinitionError as problem:
-            for each in problem.mistakes:
-                self.mistakes.note(place, each)
-        except LimpetError as problem:
-            self.mistakes.note(place, str(problem))
-        return otherwise
+        return self.mistakes.attempt(place, call, otherwise)
+
+    def check_config(self) -> None:
+        """Note the mistakes in settings that the tables don't know."""
+        config = self.value.place_of("config")
+        self.check_time(config.get("deadline"), "deadline")
+        self.mistakes.check(config.get("queue"), partial(checked_name, "queue"))
 
     def import_modules(self) -> None:
         """Import the modules that the file lists, if the graph is built to run."""
@@ -138,31 +138,6 @@ class DeclarationBuilder:
         found = {name: self.object_at(each) for name, each in declared.data.items()}
         self.resources = self.attempt(declared, lambda: read_resources(found)) or {}
         self.context = self.context._replace(resources=self.context.resources | found.keys())
-
-    def read_limits(self) -> None:
-        """The limits that the file declares. Each has to be named by a node, a task, or under `config`."""
-        declared = self.value.get("limits")
-        if declared is None or not isinstance(declared.data, dict) or self.is_partial:
-            return
-        places = [each for key in ("nodes", "tasks", "templates", "config") for each in self.value.items(key)]
-        named = {limit for place in places for limit in self._names_of_limits(place)}
-        for name, values in declared.data.items():
-            limit = self.attempt(values, partial(Limit, name, **values.plain_data()))
-            if limit is not None:
-                self.limits[name] = limit
-            if name not in named:
-                self.mistakes.note(
-                    values, f"nothing has the limit {name!r}: name it under limits of a node, or of config"
-                )
-
-    def limits_at(self, declared: Value | None) -> list[Any]:
-        """The limits that a node, a task or the config names, each with the values that the file declares."""
-        return [self.limits.get(name, name) for name in self._names_of_limits(declared)]
-
-    def _names_of_limits(self, declared: Value | None) -> list[str]:
-        if declared is None or not isinstance(declared.data, dict):
-            return []
-        return [each.data for each in declared.items("limits") if isinstance(each.data, str)]
 
     def all_resources(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The resources of the file, with those of the caller in place of them; as a setting of `compile`."""
@@ -294,7 +269,7 @@ class DeclarationBuilder:
         if timeout is not None:
             options["timeout"] = timeout.data
         if declared.get("limits") is not None:
-            options["limits"] = self.limits_at(declared)
+            options["limits"] = self.limits.at(declared)
         return options
 
     def _retry(self, value: Value) -> Retry | int:

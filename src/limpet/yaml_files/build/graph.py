@@ -7,10 +7,13 @@ from contextlib import suppress
 from functools import partial
 from inspect import signature
 from itertools import pairwise
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, Self
 
+from limpet.compile_options import read_resources
 from limpet.errors import DefinitionError
 from limpet.graphs.edges import END, START
+from limpet.graphs.resources.graph_resources import Resources
 from limpet.graphs.validation import DEAD_END, NO_EXIT, NO_NODE, mistakes_in, unfilled_parameters
 from limpet.state_graph import StateGraph
 from limpet.yaml_files.build.builder import BuildContext, DeclarationBuilder, NestedGraph, check_settings
@@ -48,6 +51,25 @@ _BOUNDARIES = dict(zip(BOUNDARY_NAMES, (START, END, START, END), strict=True))
 class DeclaredGraph(ResumesFromCheckpoint, StateGraph):
     """A `StateGraph` from a file. Its runs resume from a checkpoint if the file or `load` names one."""
 
+    _declared_settings: Mapping[str, Any] = MappingProxyType({})
+    """What `compile` is given by the file, and by the caller of `load`."""
+
+    def compile(self, **settings: Any) -> Self:
+        """`StateGraph.compile`. Settings that you don't give are those of the file, and of `load`.
+
+        Resources are added to theirs.
+        """
+        declared = self._declared_settings
+        if settings.get("resources") is not None and declared.get("resources"):
+            given: Mapping[str, Any] = read_resources(settings["resources"], self.name) or {}
+            settings["resources"] = Resources({**declared["resources"], **given}.values())
+        return super().compile(**{**declared, **settings})
+
+    def _declare(self, settings: Mapping[str, Any]) -> None:
+        """Compile it, now and later, with settings."""
+        self.compile(**settings)
+        self._declared_settings = MappingProxyType({**settings})
+
 
 class _DeclaredEdge(NamedTuple):
     """An edge from a node: the node's name, the mapping that describes the edge, and its place for messages."""
@@ -77,8 +99,8 @@ class GraphBuilder(DeclarationBuilder):
         """The graph with all of its nodes and edges. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
-        self.read_limits()
-        self.check_time(self.value.place_of("config").get("deadline"), "deadline")
+        self.limits.read(self.is_partial)
+        self.check_config()
         schema, defaults = self.schema()
         options = self.settings(("max_iterations", "observers"))
         graph: DeclaredGraph = self.attempt(
@@ -108,13 +130,13 @@ class GraphBuilder(DeclarationBuilder):
         before, after = self.interrupts()
         settings = {
             **self.settings(_COMPILE_SETTINGS),
-            "limits": self.limits_at(self.value.get("config")),
+            "limits": self.limits.at(self.value.get("config")),
             "interrupt_before": before,
             "interrupt_after": after,
             **overrides,
             **self.all_resources(overrides),
         }
-        self.attempt(self.value.place_of("config"), lambda: graph.compile(**settings))
+        self.attempt(self.value.place_of("config"), lambda: graph._declare(settings))
 
     def _add_node(self, graph: DeclaredGraph, declared: Value) -> None:
         name = declared.text("name")

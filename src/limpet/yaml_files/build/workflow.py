@@ -49,8 +49,8 @@ class WorkflowBuilder(DeclarationBuilder):
         """The workflow with all of its tasks. Notes its mistakes."""
         self.import_modules()
         self.import_resources()
-        self.read_limits()
-        self.check_time(self.value.place_of("config").get("deadline"), "deadline")
+        self.limits.read(self.is_partial)
+        self.check_config()
         options = self.settings(("max_layers", "layers", "on_error", "observers"))
         flow: DeclaredWorkflow = self.attempt(
             self.value.place_of("config"),
@@ -84,7 +84,7 @@ class WorkflowBuilder(DeclarationBuilder):
         check_settings(overrides, ["store", *WorkflowOptions.__annotations__])
         settings = {
             **self.settings(_COMPILE_SETTINGS),
-            "limits": self.limits_at(self.value.get("config")),
+            "limits": self.limits.at(self.value.get("config")),
             **overrides,
             **self.all_resources(overrides),
         }

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-from limpet.errors import DeclarationError, did_you_mean
+from limpet.errors import DeclarationError, DefinitionError, LimpetError, did_you_mean
 from limpet.yaml_files.document import Value
 
 
@@ -33,6 +33,22 @@ class Mistakes:
         words = list(known)
         hint = did_you_mean(name, words) or f"; known: {', '.join(words)}"
         self.note(place, f"{what} {name!r}{hint}")
+
+    def attempt(self, place: Value, call: Callable[[], Any], otherwise: Any = None) -> Any:
+        """The result of a call. If it raises an error of Limpet, notes it at this place and gives `otherwise`."""
+        try:
+            return call()
+        except DefinitionError as problem:
+            for each in problem.mistakes:
+                self.note(place, each)
+        except LimpetError as problem:
+            self.note(place, str(problem))
+        return otherwise
+
+    def check(self, value: Value | None, rule: Callable[[str], Any]) -> None:
+        """Note what a rule has against a text. If it isn't a text, or is empty, the tables have found that."""
+        if value is not None and isinstance(value.data, str) and value.data:
+            self.attempt(value, lambda: rule(value.data))
 
     @property
     def found(self) -> list[Mistake]:

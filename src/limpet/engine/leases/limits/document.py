@@ -15,6 +15,7 @@ from limpet.graphs.limits import Limit, Rate
 from limpet.graphs.names import LIMITS, LINES
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
+from limpet.journal.store import Lane
 
 FORMAT: Final = 1
 """The format of both kinds of documents."""
@@ -36,7 +37,8 @@ T = TypeVar("T")
 class Slot(NamedTuple):
     """One of the places that a limit has. `since` is by the store's clock.
 
-    `counts` says whether it counts for the rate. `fence` is 0 while no lease is behind it.
+    `counts` says whether it counts for the rate. `fence` is 0 while no lease is behind it. One that is reserved or
+    kept for the next run of a lane has the `run_id` "", and the lane as its `call`.
     """
 
     run_id: str
@@ -54,6 +56,14 @@ class Values(NamedTuple):
     concurrency: int | None = None
     rate: Rate | None = None
     queues: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = [f"concurrency {self.concurrency}"] if self.concurrency is not None else []
+        if self.rate is not None:
+            words.append(f"rate {self.rate}")
+        if self.queues:
+            words.append(f"queues {', '.join(self.queues)}")
+        return ", ".join(words) or "nothing"
 
 
 class LimitDocument(NamedTuple):
@@ -86,7 +96,7 @@ class LimitDocument(NamedTuple):
 
 
 class LineEntry(NamedTuple):
-    """A call that stands in line, with its ticket.
+    """A call that stands in line, with its ticket. Or the next run of a lane: `run_id` is "", and `call` the lane.
 
     `round` is another one each time that the call has asked in vain: a run gets one post for each round.
     """
@@ -98,6 +108,22 @@ class LineEntry(NamedTuple):
     round: str = ""
     version: int = 0
     """That of its document."""
+
+    @property
+    def is_of_lane(self) -> bool:
+        """Whether it stands for the next run of a lane, whichever that is."""
+        return not self.run_id
+
+
+def lane_text(lane: Lane) -> str:
+    """A lane, as a line and a slot name it."""
+    return "\n".join(lane)
+
+
+def lane_in(text: str) -> Lane:
+    """The lane that a line or a slot names."""
+    queue, graph, plan = text.split("\n")
+    return Lane(queue, graph, plan)
 
 
 def declared_values(limit: Limit) -> Values:

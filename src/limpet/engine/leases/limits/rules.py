@@ -3,7 +3,7 @@
 1. A slot counts from the moment it is in the document until a step takes it out. So there are never more slots than
    the limit allows, whatever happens to those who have them. A slot of a dead holder is taken out on evidence only,
    which the caller brings from the store.
-2. Who comes new gets a slot only if no call stands in line. Else free slots are *reserved*, in the order of the line.
+2. Who comes new gets a slot only if nothing waits in line. Else free slots are *reserved*, in the order of the line.
 3. For the rate, a grant counts from when it is taken. A reservation, or a slot that is kept while its call stands in
    line for another limit, counts as now until it is taken.
 4. A time in the future, because the clock was set back, counts as now.
@@ -34,13 +34,22 @@ UNLIMITED: Final = 1_000_000_000
 
 
 class Ask(NamedTuple):
-    """What asks for a slot. `owner` is the worker that is about to claim the run, "" if the run is claimed."""
+    """What asks for a slot. `owner` is the worker that is about to claim the run, "" if the run is claimed.
+
+    `lane` is that of a run which stands in line, if it does, as the next one of its lane.
+    """
 
     run_id: str
     fence: int
     call: str
     owner: str = ""
     counts: bool = True
+    lane: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """As what it stands in line: the run and the call, or the lane."""
+        return ("", self.lane) if self.lane else (self.run_id, self.call)
 
 
 def is_limiting(document: LimitDocument) -> bool:
@@ -99,27 +108,49 @@ def forget_earlier_leases(document: LimitDocument, ask: Ask) -> LimitDocument:
     return _without(document, earlier)
 
 
-def take(document: LimitDocument, ask: Ask, now: float) -> LimitDocument | None:
+def take(document: LimitDocument, ask: Ask, now: float, line_is_served: bool = False) -> LimitDocument | None:
     """Give a slot to what asks for it; None if it doesn't get one now.
 
-    It gets the one that it has, one that is reserved or kept for it, or a free one if no call stands in line.
+    It gets the one that it has, one that is reserved or kept for it, or a free one if nothing stands in line, or
+    everything that does has its slot.
     """
     if not is_limiting(document):
         return document
-    for slot in document.slots:
-        if (slot.run_id, slot.call) != (ask.run_id, ask.call):
-            continue
-        if slot.state in (RESERVED, KEPT):
-            return _grant(_without(document, (slot,)), ask, now)
-        if slot.fence == ask.fence:
-            # Only one worker at a time is about to claim a run: else one could take the slot of the other away.
-            is_another = bool(ask.owner) and slot.state == CLAIMING and slot.mark != ask.owner
-            return None if is_another else document
+    own = _slot_under_lease(document, ask)
+    if own is not None:
+        if _is_of_another_worker(own, ask):
+            return None
+        # A worker that is about to claim the run once more has as long for it as at first.
+        return renew(document, (own,), now) if ask.owner else document
+    saved = slot_saved_for(document, ask)
+    if saved is not None:
+        without = _without(document, (saved,))
+        # The rate may have no room for it, if it was saved for another run of the lane that doesn't count.
+        is_covered = saved.counts or not ask.counts or room(without, now) >= 1
+        return _grant(without, ask, now) if is_covered else None
     if document.values.concurrency is None and not ask.counts:
         return document
-    if document.has_line or room(document, now, ask.counts) < 1:
+    has_precedence = line_is_served or not document.has_line
+    if not ask.counts and room(document, now) < 1:
+        has_precedence = True  # the rate alone holds up the line, if there is room for this
+    if not has_precedence or room(document, now, ask.counts) < 1:
         return None
     return _grant(document, ask, now)
+
+
+def is_claimed_by_another(document: LimitDocument, ask: Ask) -> bool:
+    """Whether another worker is about to claim the run, or was when it crashed: so this one gets no slot for it."""
+    own = _slot_under_lease(document, ask)
+    return own is not None and _is_of_another_worker(own, ask)
+
+
+def slot_saved_for(document: LimitDocument, ask: Ask) -> Slot | None:
+    """The slot that is reserved or kept for what asks."""
+    for slot in document.slots:
+        place = (slot.run_id, slot.call)
+        if slot.state in (RESERVED, KEPT) and place in (ask.place, (ask.run_id, ask.call)):
+            return slot
+    return None
 
 
 def is_left_over(document: LimitDocument, ask: Ask, now: float, grace: float) -> bool:
@@ -131,6 +162,11 @@ def is_left_over(document: LimitDocument, ask: Ask, now: float, grace: float) ->
 def slot_of(document: LimitDocument, run_id: str, call: str) -> Slot | None:
     """The slot that a call has, or that is reserved or kept for it."""
     return next((slot for slot in document.slots if (slot.run_id, slot.call) == (run_id, call)), None)
+
+
+def is_served(document: LimitDocument, entry: LineEntry) -> bool:
+    """Whether a slot is reserved for what stands in line, or it has one."""
+    return slot_of(document, entry.run_id, entry.call) is not None
 
 
 def has_slot(document: LimitDocument, entry: LineEntry) -> bool:
@@ -171,7 +207,8 @@ def keep(document: LimitDocument, ask: Ask, since: float, mark: str, now: float)
     if document.values.concurrency is not None and not any(_is_held_by(slot, ask) for slot in document.slots):
         return document
     document = undo(document, ask, since)
-    return _with(document, Slot(ask.run_id, 0, ask.call, KEPT, now, mark, ask.counts))
+    run_id, call = ask.place
+    return _with(document, Slot(run_id, 0, call, KEPT, now, mark, ask.counts))
 
 
 def reserve(
@@ -180,7 +217,7 @@ def reserve(
     """Reserve free slots for the first in line, in order; return for whom."""
     reserved = []
     for entry in front:
-        if slot_of(document, entry.run_id, entry.call) is not None:
+        if is_served(document, entry):
             continue
         if room(document, now, entry.counts) < 1:
             break
@@ -195,8 +232,14 @@ def remove(document: LimitDocument, dead: Collection[Slot]) -> LimitDocument:
     return _without(document, dead) if dead else document
 
 
+def without_reservations(document: LimitDocument, tickets: Collection[str]) -> LimitDocument:
+    """Take out what is reserved for these tickets: they have left the line."""
+    reserved = [each for each in document.slots if each.state == RESERVED and each.mark in tickets]
+    return _without(document, reserved)
+
+
 def renew(document: LimitDocument, slots: Collection[Slot], now: float) -> LimitDocument:
-    """Have reservations begin now."""
+    """Have reservations, or slots of workers that are about to claim runs, begin now."""
     if not slots:
         return document
     changed = [slot._replace(since=now) if slot in slots else slot for slot in document.slots]
@@ -241,10 +284,18 @@ def next_due(document: LimitDocument, now: float, grace: float, interval: float)
         return None
     found = [now + interval]
     found += [slot.since + grace for slot in document.slots if slot.state == RESERVED]
-    values = document.values
-    if values.rate is not None and document.window and room(document, now) < 1 <= room(document, now, False):
-        found.append(document.window[0][0] + values.rate.seconds)
+    has_room = rate_has_room_at(document, now)
+    if has_room is not None:
+        found.append(has_room)
     return min(found)
+
+
+def rate_has_room_at(document: LimitDocument, now: float) -> float | None:
+    """When a limit has room again that is full by its rate alone; None if it isn't."""
+    rate = document.values.rate
+    if rate is None or not document.window or not room(document, now) < 1 <= room(document, now, False):
+        return None
+    return document.window[0][0] + rate.seconds
 
 
 def _grant(document: LimitDocument, ask: Ask, now: float) -> LimitDocument:
@@ -287,6 +338,19 @@ def _used(document: LimitDocument, values: Values, now: float) -> int:
 def _slice_end(at: float, period: float) -> float:
     width = period / SLICES
     return (floor(at / width) + 1) * width
+
+
+def _slot_under_lease(document: LimitDocument, ask: Ask) -> Slot | None:
+    """The slot of what asks, under the lease that it names."""
+    for slot in document.slots:
+        if slot.state in (HELD, CLAIMING) and slot[:3] == (ask.run_id, ask.fence, ask.call):
+            return slot
+    return None
+
+
+def _is_of_another_worker(slot: Slot, ask: Ask) -> bool:
+    # Only one worker at a time is about to claim a run: else one could take the slot of the other away.
+    return bool(ask.owner) and slot.state == CLAIMING and slot.mark != ask.owner
 
 
 def _is_held_by(slot: Slot, ask: Ask) -> bool:

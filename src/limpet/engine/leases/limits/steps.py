@@ -17,28 +17,24 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from threading import Lock
 from time import sleep
 from typing import Final
 
 from limpet.engine.leases.limits import rules
+from limpet.engine.leases.limits.changes import MOST_SERVED, RELEASE, TAKE, UNDO, Change, Pending, Step
 from limpet.engine.leases.limits.document import (
     RESERVED,
     LimitDocument,
-    LineEntry,
+    Values,
     new_ticket,
     ticket_number,
 )
-from limpet.engine.leases.limits.rules import Ask
-from limpet.engine.leases.limits.stored_limit import Evidence, StoredLimit
+from limpet.engine.leases.limits.stored_limit import Evidence, Front, StoredLimit
 from limpet.errors import StoreError, StoreUnavailable
 
 FRESH: Final = 0.1
 """Seconds for which a refusal is decided by what this process has read or written before."""
-
-MOST_SERVED: Final = 50
-"""How many in line are served by one change."""
 
 FIRST_BACKOFF: Final = 0.002
 LONGEST_BACKOFF: Final = 0.1
@@ -50,64 +46,6 @@ SHORTEST_DELAY: Final = 0.05
 LOOKS_PER_LEASE: Final = 8
 """How often in the length of a lease the slots of a limit with a line are checked for dead holders."""
 
-TAKE: Final = "take"
-RELEASE: Final = "release"
-UNDO: Final = "undo"
-KEEP: Final = "keep"
-
-
-class Step:
-    """What a thread wants of a limit, and the outcome.
-
-    A TAKE has the `old_ticket` that its call stood in line with, if it did, and gets the `ticket` that it stands
-    in line with. An UNDO and a KEEP have the time of the grant, and a KEEP its place in another line as `mark`.
-    """
-
-    def __init__(self, kind: str, ask: Ask) -> None:
-        self.kind = kind
-        self.ask = ask
-        self.old_ticket = ""
-        self.ticket = ""
-        self.stands_in_line = False
-        self.is_granted = False
-        self.granted_at = 0.0
-        self.is_counted = False
-        """Whether the grant was counted for the rate, as of `granted_at`."""
-        self.counted_at: float | None = None
-        """As of when it counts by what is written, if that is too long ago."""
-        self.mark = ""
-
-
-class Change:
-    """What one change of a limit's document is to be, and what has to happen after it is written."""
-
-    def __init__(self, document: LimitDocument) -> None:
-        self.document = document
-        self.standing: list[LineEntry] = []
-        """Calls that get a place in the line."""
-        self.told: list[LineEntry] = []
-        """Calls in the line whose turn it is."""
-        self.leaving: list[LineEntry] = []
-        """Calls that leave the line."""
-
-    @property
-    def has_more_to_serve(self) -> bool:
-        """Whether others in line may be served."""
-        if not rules.is_limiting(self.document):
-            return bool(self.told)
-        return len(self.told) >= MOST_SERVED
-
-
-class Pending:
-    """The steps of one thread, and why they failed."""
-
-    __slots__ = ("error", "is_done", "steps")
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self.steps = steps
-        self.is_done = False
-        self.error: BaseException | None = None
-
 
 class LimitSteps:
     """The changes of this process to one limit. Threads share it. `now` is the time by the store's clock."""
@@ -117,8 +55,10 @@ class LimitSteps:
         self._now = now
         self._lock = Lock()
         self._queue: deque[Pending] = deque()
-        self._owed: deque[Step] = deque()
-        """Slots to give back that couldn't be given back, as the store failed."""
+        self._owed: dict[tuple[str, int, str], Step] = {}
+        """Slots to give back that couldn't be given back, as the store failed: by run, fence and call."""
+        self._may_be_written = False
+        """Whether the present change may have been written, although the store failed."""
         self._known: tuple[int, LimitDocument] | None = None
         self._known_at = 0.0
         self._checked_version = -1
@@ -167,8 +107,14 @@ class LimitSteps:
     def give_back_later(self, steps: Sequence[Step]) -> None:
         """Have slots given back with the next change, as they couldn't be by this one."""
         for step in steps:
-            # Without knowing whether it was granted, it can't be taken back from the rate.
-            self._owed.append(step if step.kind == UNDO else Step(RELEASE, step.ask))
+            if step.kind == TAKE and not self._may_be_written:
+                continue
+            key = step.ask[:3]
+            if step.kind == UNDO:
+                self._owed[key] = step
+            else:
+                # Without knowing whether it was granted, it can't be taken back from the rate.
+                self._owed.setdefault(key, Step(RELEASE, step.ask))
 
     def is_turn(self, run_id: str, call: str, ticket: str) -> bool:
         """Whether a call that stands in line should ask: a slot is reserved for it, or it stands there no longer."""
@@ -182,12 +128,31 @@ class LimitSteps:
             if entry is None:
                 return True
             # The run had a post about its turn in this round, or it wouldn't ask. It needs another one.
-            self._stored.stand(entry._replace(round=_unique()))
+            if not self._stored.stand(entry._replace(round=_unique())):
+                return True  # another process has taken it out of the line just now
             self._known = None
             now = self._now()
             if rules.room(rules.normalised(self._document(), now), now) >= 1:
                 self._change([], checks=True)
             return rules.slot_of(self._document(), run_id, call) is not None
+
+    def has_room_at(self) -> float | None:
+        """When the limit has room again, if it is full by its rate alone. Raises `StoreError`."""
+        with self._lock:
+            now = self._now()
+            return rules.rate_has_room_at(rules.normalised(self._document(), now), now)
+
+    def has_values(self) -> bool:
+        """Whether it was declared or set, as far as this process knows. Raises `StoreError`."""
+        with self._lock:
+            document = self._document()
+            return document.is_deleted or document.values != Values()
+
+    def has_room(self) -> bool:
+        """Whether the limit has room now, for what doesn't count for its rate. Raises `StoreError`."""
+        with self._lock:
+            document = self._document()
+            return not document.has_line and rules.room(document, self._now(), counts=False) >= 1
 
     def _document(self) -> LimitDocument:
         """The document as this process knows it."""
@@ -203,9 +168,12 @@ class LimitSteps:
             pending = self._queue.popleft()
             if pending is not own and not pending.is_done:
                 batch.append(pending)
+        self._may_be_written = False
         error: BaseException | None = StoreUnavailable("the process was interrupted while it asked for slots")
         try:
             steps = [step for pending in batch for step in pending.steps]
+            if any(step.old_ticket for step in steps):
+                self._known = None  # it may be their turn by now
             self._change(steps)
             error = None
         except StoreError as problem:
@@ -243,7 +211,8 @@ class LimitSteps:
         change = self._write(steps, checks)
         while change.standing or change.has_more_to_serve:
             # A slot may have become free before these were in the line.
-            waiting = [step for step in steps if step.kind == TAKE and step.ticket and not step.is_granted]
+            waiting = [step for step in steps if step.kind == TAKE and not step.is_granted]
+            waiting = [step for step in waiting if step.ticket or step.ask.lane]
             for step in waiting:
                 step.old_ticket = step.ticket
             self._known = None
@@ -252,17 +221,16 @@ class LimitSteps:
 
     def _write(self, steps: list[Step], checks: bool = False, always: bool = False) -> Change:
         """Make one change of the document, and do what follows from it."""
-        owed = list(self._owed)
+        owed = dict(self._owed)
         backoff = FIRST_BACKOFF
         while True:
             was_known = self._known
             before = self._document()
             now = self._now()
-            change = self._decide(before, [*owed, *steps], now, checks)
+            change = self._decide(before, [*owed.values(), *steps], now, checks)
             if self._known is was_known and _is_only_confirmed(before, change, steps):
-                self._known = (
-                    None  # nothing is written, so only the store can say that it still has the slots
-                )
+                # Nothing is written, so only the store can say that it still has the slots.
+                self._known = None
                 continue
             always = always or (checks and change.document.has_line)
             if self._save(before, change.document, now, always):
@@ -270,10 +238,12 @@ class LimitSteps:
             backoff = self._back_off(backoff)
         for step in steps:
             step.counted_at = None
-        for step in owed:
-            with suppress(ValueError):
-                self._owed.remove(step)
+        for key, step in owed.items():
+            if self._owed.get(key) is step:
+                del self._owed[key]
         self._follow_up(change)
+        for step in steps:
+            step.is_standing = bool(step.ticket) and not step.is_granted
         return change
 
     def _save(self, before: LimitDocument, after: LimitDocument, now: float, always: bool = False) -> bool:
@@ -285,6 +255,7 @@ class LimitSteps:
             return version == 0 or self._stored.delete(version)
         if after == before and not always:
             return True
+        self._may_be_written = True
         written = self._stored.write(after, version, self._due(after, now))
         if written is None:
             return False
@@ -306,7 +277,7 @@ class LimitSteps:
         """What the steps make of the document."""
         change = Change(rules.normalised(before, now))
         for step in steps:
-            change.document = _given_back(change.document, step, now)
+            change.document = step.given_back(change.document, now)
         asked = [step for step in steps if step.kind == TAKE]
         refused = self._take(change, asked, now)
         if checks or (refused and self._needs_check(change.document, refused, now)):
@@ -314,42 +285,57 @@ class LimitSteps:
             change.document = rules.remove(change.document, evidence.dead)
             change.document = rules.renew(change.document, evidence.renewed, now)
             refused = self._take(change, refused, now)
-        standing = [step for step in refused if step.stands_in_line]
+        standing = [
+            step
+            for step in refused
+            if step.stands_in_line and not rules.is_claimed_by_another(change.document, step.ask)
+        ]
         self._line_up(change, standing, now)
         if change.document.has_line and (checks or rules.room(change.document, now)):
             self._serve(change, standing, now)
+            if change.is_line_served:
+                others = [step for step in refused if step not in standing]
+                self._take(change, others, now, line_is_served=True)
         return change
 
-    def _take(self, change: Change, steps: Sequence[Step], now: float) -> list[Step]:
+    def _take(
+        self, change: Change, steps: Sequence[Step], now: float, line_is_served: bool = False
+    ) -> list[Step]:
         """Give slots to steps that ask for them, and return those that don't get one."""
         refused = []
         for step in steps:
             change.document = rules.forget_earlier_leases(change.document, step.ask)
-            slot = rules.slot_of(change.document, step.ask.run_id, step.ask.call)
-            after = self._granted(change, step, now)
+            saved = rules.slot_saved_for(change.document, step.ask)
+            after = self._granted(change, step, now, line_is_served)
             step.is_granted = after is not None
             if after is None:
                 refused.append(step)
                 continue
             change.document = after
             step.granted_at = now
-            ticket = step.old_ticket
-            if slot is not None and slot.state == RESERVED:
-                ticket = slot.mark
-            # As it is before the change: if another process stands in line with it later, that isn't undone.
-            entry = self._stored.entry(ticket) if ticket else None
-            if entry is not None:
+            tickets = {step.old_ticket}
+            if saved is not None and saved.state == RESERVED:
+                # Another one than its own, if a process that crashed had stood in line for the same call.
+                tickets.add(saved.mark)
+            for ticket in sorted(tickets - {""}):
+                # As it is before the change: if another process stands in line with it later, that isn't undone.
+                entry = self._stored.entry(ticket)
+                if entry is None:
+                    continue
                 change.leaving.append(entry)
+                if ticket != step.old_ticket:
+                    # The run may know this one, and a process that has lost the run takes its slot here.
+                    change.told.append(entry)
         return refused
 
-    def _granted(self, change: Change, step: Step, now: float) -> LimitDocument | None:
+    def _granted(self, change: Change, step: Step, now: float, line_is_served: bool) -> LimitDocument | None:
         """The document in which a step has its slot, counted as of now; None if it gets none."""
         if step.counted_at is not None:
             after = rules.recount(change.document, step.ask, step.counted_at, now)
             if after is not None:
                 return after
             change.document = rules.undo(change.document, step.ask, step.counted_at)
-        after = rules.take(change.document, step.ask, now)
+        after = rules.take(change.document, step.ask, now, line_is_served)
         step.is_counted = after is not None and after.window != change.document.window
         return after
 
@@ -374,43 +360,74 @@ class LimitSteps:
         return self._stored.evidence(document, now)
 
     def _line_up(self, change: Change, steps: Sequence[Step], now: float) -> None:
-        """Give tickets to those that have none. Those that have one keep their place."""
+        """Give tickets to those that have none. Calls that asked in vain get a new one, with the number of the old.
+
+        The run had a post about its old ticket, or it wouldn't ask, and it needs another one. The new ticket is a
+        document of another name, so it doesn't matter what other processes do with the old one meanwhile.
+        """
         newcomers = [step for step in steps if not step.old_ticket]
         if newcomers:
             at_least = max(int(now * 1000), 1)
             change.document, numbers = rules.new_numbers(change.document, len(newcomers), at_least)
             for step, number in zip(newcomers, numbers, strict=True):
                 step.ticket = new_ticket(number, _unique())
-                change.standing.append(_entry(step))
+                change.standing.append(step.entry(_unique()))
         for step in steps:
             if not step.old_ticket:
                 continue
             step.ticket = step.old_ticket
-            if self._stored.entry(step.ticket) is None:
-                change.standing.append(_entry(step))
+            entry = None if step.is_standing else self._stored.entry(step.old_ticket)
+            # Supervisors ask for their lanes whenever they look, and get no posts.
+            is_kept = step.is_standing or (step.ask.lane and entry is not None)
+            if not is_kept:
+                step.ticket = new_ticket(ticket_number(step.old_ticket), _unique())
+                change.standing.append(step.entry(_unique()))
+                if entry is not None:
+                    change.leaving.append(entry)
             change.document = rules.open_line_at(change.document, ticket_number(step.ticket))
 
     def _serve(self, change: Change, standing: Sequence[Step], now: float) -> None:
         """Hand free slots to the first in line."""
         mine = {step.ticket: step for step in standing}
-        reserved = {slot.mark for slot in change.document.slots if slot.state == RESERVED}
-        room = rules.room(change.document, now)
-        front = self._stored.front(min(room, MOST_SERVED) + len(reserved) + 1)
+        front, is_whole_line = self._front(
+            change.document, min(rules.room(change.document, now), MOST_SERVED)
+        )
         if not front and not change.standing:
             change.document = rules.empty_line(change.document)
             return
+        # A lane whose turn this change takes is still there, and none of its runs would use another slot for it.
+        gone = {entry.ticket for entry in change.leaving if entry.is_of_lane}
+        front = [entry for entry in front if entry.ticket not in gone]
         if not rules.is_limiting(change.document):
             change.told = front[:MOST_SERVED]
             change.leaving += change.told
             return
-        change.leaving += [entry for entry in front if rules.has_slot(change.document, entry)]
-        change.document, chosen = rules.reserve(change.document, front[:MOST_SERVED], now)
+        # Their runs get posts, as the slot may be that of a process which has lost the run.
+        needless = [entry for entry in front if rules.has_slot(change.document, entry)]
+        change.told += needless
+        change.leaving += needless
+        change.document, chosen = rules.reserve(change.document, front, now)
+        if is_whole_line and not change.standing:
+            change.is_line_served = all(rules.is_served(change.document, entry) for entry in front)
         for entry in chosen:
             step = mine.get(entry.ticket)
             if step is None:
                 change.told.append(entry)
             else:
                 self._take(change, [step], now)
+
+    def _front(self, document: LimitDocument, wanted: int) -> Front:
+        """The first in line, with more than `wanted` that aren't served, unless that is the whole line.
+
+        Each worker of a lane has a place for it, and one slot serves them all: they don't hide what is behind them.
+        """
+        count = wanted + sum(slot.state == RESERVED for slot in document.slots) + 1
+        while True:
+            front = self._stored.front(count)
+            unserved = {entry[1:3] for entry in front.entries if not rules.is_served(document, entry)}
+            if front.is_whole_line or len(unserved) > wanted:
+                return front
+            count *= 2
 
     def _follow_up(self, change: Change) -> None:
         for entry in change.standing:
@@ -421,25 +438,9 @@ class LimitSteps:
             self._stored.leave(entry)
 
 
-def _given_back(document: LimitDocument, step: Step, now: float) -> LimitDocument:
-    match step.kind:
-        case "release":
-            return rules.release(document, step.ask)
-        case "undo":
-            return rules.undo(document, step.ask, step.granted_at)
-        case "keep":
-            return rules.keep(document, step.ask, step.granted_at, step.mark, now)
-        case _:
-            return document
-
-
 def _is_only_confirmed(before: LimitDocument, change: Change, steps: Sequence[Step]) -> bool:
     """Whether steps are granted by slots that they have, and nothing changes."""
     return change.document == before and rules.is_limiting(before) and any(step.is_granted for step in steps)
-
-
-def _entry(step: Step) -> LineEntry:
-    return LineEntry(step.ticket, step.ask.run_id, step.ask.call, step.ask.counts, _unique())
 
 
 def _unique() -> str:

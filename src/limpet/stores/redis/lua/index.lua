@@ -129,9 +129,13 @@ local function set_status(head, status)
   redis.call('ZADD', status_set(status), head.created, head.run)
 end
 
--- The time from which a worker may claim a run that is due at some time.
+-- The time from which a worker may claim a run that is due at some time. One that is due as of its creation is so always,
+-- also when the clock was set back since: `is_due` of a head.
 local function claimable_from(head)
   local at = tonumber(string.sub(head.due, 2))
+  if at == tonumber(head.created) then
+    at = 0
+  end
   if head['until'] ~= '' then
     at = math.max(at, tonumber(string.sub(head['until'], 2)))
   end
