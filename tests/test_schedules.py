@@ -17,6 +17,7 @@ from limpet import (
     DefinitionError,
     MemoryStore,
     Runs,
+    ScheduleEnded,
     ScheduleNotFound,
     Schedules,
     StateGraph,
@@ -77,7 +78,7 @@ def test_a_schedule_is_kept_and_described(memory: MemoryStore, graph: StateGraph
     assert str(added.next_time) == "2026-11-16 02:30:00+01:00"
     assert (added.input, added.config, added.tags) == ({"x": 4}, {"fast": True}, ("night",))
     assert (added.queue, added.priority, added.overlap, added.catch_up) == ("slow", 2, "queue", "last")
-    assert added.ends == datetime(2027, 1, 1, tzinfo=UTC)
+    assert str(added.ends) == "2027-01-01 00:00:00+01:00"
     assert (added.last_time, added.last_run, added.last_outcome, added.fired) == (None, None, None, 0)
     assert [str(each)[:16] for each in schedules.next_times("nightly", 2)] == [
         "2026-11-16 02:30",
@@ -104,7 +105,7 @@ def test_adding_again_changes_nothing_and_other_values_need_replace(
 def test_a_schedule_that_has_ended_is_added_again_as_before(
     memory: MemoryStore, clock: FakeClock, graph: StateGraph, replace: bool
 ) -> None:
-    """H17: a program that starts after the end doesn't fail. New times that are all over are refused still."""
+    """H17: a program that starts after the end doesn't fail. Times that are all over end it, and make no new one."""
     schedules = Schedules(memory)
     ends = BEGIN + timedelta(hours=1)
     schedules.add("sums", graph, every="10m", ends=ends)
@@ -116,10 +117,29 @@ def test_a_schedule_that_has_ended_is_added_again_as_before(
     assert schedules.get("sums") == ended
     changed = schedules.add("sums", graph, every="10m", ends=ends, input={"x": 1}, replace=True)
     assert (changed.status, changed.input) == ("ended", {"x": 1})
-    with pytest.raises(UsageError, match="has no time left: its end is in the past"):
-        schedules.add("sums", graph, every="7m", ends=ends, replace=True)
-    with pytest.raises(UsageError, match="has no time left: its end is in the past"):
+    assert schedules.add("sums", graph, every="7m", ends="2d", replace=True).status == "active"
+    assert schedules.add("sums", graph, every="7m", ends=ends, replace=True).status == "ended"
+    with pytest.raises(ScheduleEnded, match="has no time left: its end is in the past"):
         schedules.add("other", graph, every="10m", ends=ends, replace=True)
+
+
+def test_bounds_without_a_zone_are_of_the_zone_of_the_schedule(
+    memory: MemoryStore, graph: StateGraph
+) -> None:
+    """H17: as its cron expression is; a bound that names its own zone keeps it."""
+    schedules = Schedules(memory)
+    settings: dict[str, Any] = {"cron": "30 9 * * *", "timezone": "Europe/Berlin"}
+    schedules.add("own", graph, **settings, starts="2026-12-01T09:30", ends="2026-12-02T09:29")
+    assert [str(each) for each in schedules.next_times("own")] == ["2026-12-01 09:30:00+01:00"]
+    schedules.add("utc", graph, **settings, starts="2026-12-01T09:30Z", ends="2026-12-02T08:30Z")
+    assert [str(each) for each in schedules.next_times("utc")] == ["2026-12-02 09:30:00+01:00"]
+
+
+def test_a_timetable_ends_where_calendars_do(memory: MemoryStore, graph: StateGraph) -> None:
+    """H17: in the year 9998, so that every time zone can show its times."""
+    schedules = Schedules(memory)
+    schedules.add("late", graph, every="36500d", timezone="Asia/Tokyo", starts="9800-01-01")
+    assert [each.year for each in schedules.next_times("late", 100)] == [9800, 9899]
 
 
 def test_a_schedule_that_is_replaced_keeps_its_pause_and_its_place(
@@ -164,6 +184,14 @@ def test_what_cannot_be_scheduled_is_refused_at_once(memory: MemoryStore, graph:
         ({"every": "15 minutes"}, "every is how long"),
         ({"every": 0.5}, "whole number of seconds"),
         ({"every": -1}, "above 0"),
+        ({"every": "0s"}, "every must be a whole number of seconds of at least 1, not '0s'"),
+        ({"every": "1d", "ends": "9999-12-31T23:59Z"}, "ends must be in the years 1970 to 9998"),
+        (
+            {"every": "1d", "starts": "0001-01-01", "timezone": "America/New_York"},
+            "starts must be in the years",
+        ),
+        ({"every": "1d", "ends": "yesterday"}, "such as '2026-05-01T12:00Z'$"),
+        ({"every": "1d", "starts": "tomorrow"}, "did you mean '1d'"),
         ({"every": "1h", "overlap": "wait"}, "overlap is one of skip, queue, allow, cancel_old"),
         ({"every": "1h", "catch_up": "first"}, "catch_up is one of none, last, all"),
         ({"every": "1h", "priority": "high"}, "priority"),

@@ -49,6 +49,7 @@ from limpet.errors import RunNotFound as RunNotFound
 from limpet.errors import RunPaused as RunPaused
 from limpet.errors import RunQuarantined as RunQuarantined
 from limpet.errors import RunWaiting as RunWaiting
+from limpet.errors import ScheduleEnded as ScheduleEnded
 from limpet.errors import ScheduleNotFound as ScheduleNotFound
 from limpet.errors import StoreError as StoreError
 from limpet.errors import StoreUnavailable as StoreUnavailable

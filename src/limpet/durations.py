@@ -6,7 +6,7 @@ refuse it with an error of its own.
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any, Final
 
 from limpet.errors import UsageError
@@ -90,10 +90,13 @@ def patience_of(given: Any, what: str) -> float:
     return float(min(max(given, 0.0), LONGEST_SPAN))
 
 
-def moment_of(given: Any, now: float, what: str) -> float:
-    """A point in time in seconds since the epoch. Raises `UsageError` that names the setting, `what`."""
+def moment_of(given: Any, now: float, what: str, zone: tzinfo = UTC) -> float:
+    """A point in time in seconds since the epoch. Raises `UsageError` that names the setting, `what`.
+
+    A date in a text is of this time zone, unless it names one.
+    """
     if isinstance(given, str):
-        return _moment_in_text(given, now, what)
+        return _moment_in_text(given, now, what, zone)
     if not isinstance(given, datetime):
         return now + seconds_of(given, what)
     if given.tzinfo is None:
@@ -101,7 +104,7 @@ def moment_of(given: Any, now: float, what: str) -> float:
     return given.timestamp()
 
 
-def _moment_in_text(text: str, now: float, what: str) -> float:
+def _moment_in_text(text: str, now: float, what: str, zone: tzinfo) -> float:
     seconds = seconds_in_text(text)
     if seconds is not None:
         return now + seconds_of(seconds, what)
@@ -110,9 +113,9 @@ def _moment_in_text(text: str, now: float, what: str) -> float:
     except ValueError:
         raise UsageError(
             f"{what} is a time, not {text!r}: give how long from now ('90s', '30m', '12h', '7d'), or a date such as "
-            f"'2026-05-01T12:00Z'{_moment_meant(text)}"
+            f"'2026-05-01T12:00Z'{_moment_meant(text, 'tomorrow')}"
         ) from None
-    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()
+    return (at if at.tzinfo is not None else at.replace(tzinfo=zone)).timestamp()
 
 
 def seconds_in_text(text: str) -> float | None:
@@ -148,7 +151,7 @@ def past_moment_of(given: Any, now: float, what: str) -> float:
 
 
 def _no_past_moment(given: Any, what: str) -> UsageError:
-    meant = _moment_meant(given)
+    meant = _moment_meant(given, "yesterday")
     mistake = UsageError(
         f"{what} is a time, not {given!r}: give how long ago ('90s', '30m', '12h', '7d'), or a date such as "
         f"'2026-05-01T12:00Z'{meant}"
@@ -158,8 +161,8 @@ def _no_past_moment(given: Any, what: str) -> UsageError:
     return mistake.with_advice("a datetime with a time zone, and seconds since the epoch, are times as well")
 
 
-def _moment_meant(given: Any) -> str:
-    """The end of a message about what isn't a time in the past: how to write what was meant, if that is clear."""
+def _moment_meant(given: Any, a_day_away: str) -> str:
+    """The end of a message about what isn't a time: how to write what was meant, if that is clear."""
     meant = ""
     if isinstance(given, date):
         meant = given.isoformat()
@@ -168,6 +171,6 @@ def _moment_meant(given: Any) -> str:
         word = unit.strip().removesuffix("s")
         if word and seconds_in_text(f"{number}{word[0]}") is not None and word in UNIT_NAMES:
             meant = f"{number}{word[0]}"
-        elif given.strip().lower() == "yesterday":
+        elif given.strip().lower() == a_day_away:
             meant = "1d"
     return f"; did you mean {meant!r}?" if meant else ""

@@ -325,6 +325,16 @@ class ScheduleNotFound(StoreError, LookupError):
         super().__init__(f"no schedule {name!r} in this store{did_you_mean(name, known)}")
 
 
+class ScheduleEnded(UsageError):
+    """A schedule that is added has its end in the past, so that it has no time left."""
+
+    code = "schedule-ended"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(f"schedule {name!r} has no time left: its end is in the past")
+
+
 class LimitNotFound(StoreError, LookupError):
     """No limit has this name in this store. `Limits(store).list()` has those that there are."""
 

@@ -17,6 +17,7 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import (
     StartRequest,
     check_deadline,
+    check_priority,
     choose_id,
     deadline_for,
     enqueue,
@@ -361,7 +362,7 @@ class GraphMethods(ABC, Generic[S]):
             )
         compiled = self.compiled()
         labels = tag_names(tags)
-        _check_priority(priority)
+        check_priority(priority)
         id = choose_id(run_id)
         given = _started_with(_or_nothing(_one_input(input, input_state)))
         check_deadline(deadline)
@@ -386,7 +387,7 @@ class GraphMethods(ABC, Generic[S]):
         from limpet.engine.sessions.start import enqueue_child
 
         check_deadline(request.deadline)
-        _check_priority(priority)
+        check_priority(priority)
         handle = self._child_handle(client, request.run_id)
         assert handle._compiled is not None
         started = request._replace(input=_started_with(_or_nothing(request.input)))
@@ -776,11 +777,6 @@ def _started_with(input: Any) -> Any:
         nothing = UsageError("invoke(None) and stream(None) have nothing to start a run with")
         raise nothing.with_advice("give {} to start with an empty state, or checkpoint= to resume a run")
     return None if input is NOT_GIVEN else input
-
-
-def _check_priority(priority: Any) -> None:
-    if type(priority) is not int or not -(2**63) <= priority < 2**63:
-        raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
 
 
 def _resumes(if_exists: str) -> bool:

@@ -27,7 +27,7 @@ from limpet.engine.schedules.schedule import (
 from limpet.engine.schedules.schedule_info import ScheduleInfo, schedule_info, with_run_statuses
 from limpet.engine.schedules.timetable import local_time, make_timetable
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.engine.sessions.start import StartRequest, queued_progress, tag_names
+from limpet.engine.sessions.start import StartRequest, check_priority, queued_progress, tag_names
 from limpet.engine.supervisor.catalog import Graph
 from limpet.errors import ScheduleNotFound, StoreError, UnstorableValue, UsageError, did_you_mean
 from limpet.graphs.names import SCHEDULES, checked_name
@@ -83,8 +83,9 @@ class Schedules:
         """Have runs of `graph` start at planned times, with this input, config, tags, queue and priority.
 
         The times are those of a `cron` expression in a `timezone`, or they come `every` so often ("15m"): first one
-        interval from now, or at `starts`. None is before `starts` or after `ends`. The run of a time has the id
-        `NAME:20261115T0230Z`, in UTC, and the tag `schedule:NAME`.
+        interval from now, or at `starts`. None is before `starts` or after `ends`, which are of the same time zone if
+        they are texts that name none. The run of a time has the id `NAME:20261115T0230Z`, in UTC, and the tag
+        `schedule:NAME`.
 
         `overlap` says what happens at a time when an earlier run of the schedule hasn't ended: `skip` the time,
         `queue` it until that run has ended, `allow` both, or `cancel_old`. `catch_up` says what happens with times
@@ -96,7 +97,8 @@ class Schedules:
         it continues with the first new time from now on, or from a `starts` in the past on.
 
         Raises `UsageError` for what can't be used, such as an input that the graph refuses or a schedule of this
-        name with other values, and `DefinitionError` if the store would keep secrets of the graph in plain text.
+        name with other values; `ScheduleEnded` if there is none of this name and its end is in the past; and
+        `DefinitionError` if the store would keep secrets of the graph in plain text.
         """
         if isinstance(graph, (str, type)) or not callable(getattr(graph, "compiled", None)):
             wrong = UsageError(f"a schedule starts runs of a StateGraph or a Workflow, not {graph!r}")
@@ -345,8 +347,7 @@ def _check_policies(overlap: Any, catch_up: Any, priority: Any) -> None:
         if given not in known:
             near = did_you_mean(given, known)
             raise UsageError(f"{what} is one of {', '.join(known)}, not {given!r}{near}")
-    if type(priority) is not int or not -(2**63) <= priority < 2**63:
-        raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
+    check_priority(priority)
 
 
 def _discard_undecided(client: LeaseClient, schedule: Schedule, changed: Schedule | None) -> None:

@@ -121,7 +121,8 @@ def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
     assert limpet("schedules", "delete", "sums", "--json").data == {"schedule": "sums", "status": "deleted"}
     assert limpet("schedules", "list").err == "no schedules yet\n"
     missing = limpet("schedules", "pause", "sums")
-    assert (missing.code, missing.err) == (4, "error: no schedule 'sums' in this store\n")
+    assert missing.code == 4
+    assert missing.err.startswith("error: no schedule 'sums' in this store\nList the schedules with:\n")
 
 
 @pytest.mark.parametrize(
@@ -212,16 +213,22 @@ def test_a_file_does_not_take_over_the_schedule_of_another_graph(
 
 
 def test_a_worker_starts_although_a_schedule_of_its_file_has_ended() -> None:
-    """H17: what was put into the store before its end stays there, as ended."""
+    """H17: what was put into the store before its end is there as ended; what is new is left out, with a message."""
     clock = FakeClock(datetime(2026, 4, 30, tzinfo=UTC))
     store = MemoryStore(clock=clock)
     text = "nodes: [{name: a}]\nschedules: [{name: spring, every: 1h, ends: 2026-05-01T12:00Z}]"
-    assert [each.status for each in put_declared([loads(text)], store)] == ["active"]
+    said: list[str] = []
+    assert [each.status for each in put_declared([loads(text)], store, said.append)] == ["active"]
     clock.skip(days=5)
     supervise(store, [loads(text)]).drain()
-    assert [each.status for each in put_declared([loads(text)], store)] == ["ended"]
+    assert [each.status for each in put_declared([loads(text)], store, said.append)] == ["ended"]
     later = text.replace("05-01", "06-01")
-    assert [each.status for each in put_declared([loads(later)], store)] == ["active"]
+    assert [each.status for each in put_declared([loads(later)], store, said.append)] == ["active"]
+    assert [each.status for each in put_declared([loads(text)], store, said.append)] == ["ended"]
+    assert said == []
+    Schedules(store).delete("spring")
+    assert put_declared([loads(text)], store, said.append) == []
+    assert said == ["left out: schedule 'spring' has no time left: its end is in the past"]
 
 
 def test_the_command_line_knows_the_policies() -> None:

@@ -17,12 +17,14 @@ from limpet.cli.run_display import MAX_SHOWN_TEXT
 from limpet.cli.values import utc_time
 from limpet.errors import (
     DeadlinePassed,
+    LimitNotFound,
     LimpetError,
     Operation,
     RunCancelled,
     RunExists,
     RunNotFound,
     RunPaused,
+    ScheduleNotFound,
     UsageError,
     WrongGraph,
 )
@@ -86,6 +88,10 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
     """The command that helps after an error, if one does."""
     if isinstance(problem, RunNotFound):
         return NextCommand("List the runs with:", command_line("runs list", args))
+    if isinstance(problem, ScheduleNotFound):
+        return NextCommand("List the schedules with:", command_line("schedules list", args))
+    if isinstance(problem, LimitNotFound):
+        return NextCommand("List the limits with:", command_line("limits list", args))
     if isinstance(problem, WrongGraph | RunExists):
         return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
     if isinstance(problem, RunCancelled) and hasattr(args, "answer"):

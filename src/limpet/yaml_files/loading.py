@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limpet.engine.schedules.cron_times import CronTimes
-from limpet.engine.schedules.timetable import checked_zone, make_timetable
+from limpet.engine.schedules.timetable import checked_interval, checked_zone, make_timetable
+from limpet.engine.sessions.start import check_priority
 from limpet.errors import DeclarationError, UsageError
 from limpet.graphs.names import checked_name
 from limpet.stores.memory import MemoryStore
@@ -190,14 +191,19 @@ def _define(
 def _read_schedules(builder: DeclarationBuilder) -> list[dict[str, Any]]:
     """The schedules of a file, each as `Schedules.add` takes it. Notes the mistakes that the tables don't know."""
     found: list[dict[str, Any]] = []
+    names: set[str | None] = set()
     for value in builder.value.items("schedules"):
         mistakes_before = len(builder.mistakes)
         _check_texts(value, builder.mistakes)
+        name = value.text("name")
+        if name is not None and name in names:
+            builder.mistakes.note(value, f"there are two schedules called {name!r}")
+        names.add(name)
         if builder.is_partial:
             continue
         settings = value.plain_data()
         if len(builder.mistakes) == mistakes_before:
-            builder.attempt(value, partial(_check_schedule, settings, list(found)))
+            builder.attempt(value, partial(_check_schedule, settings))
         found.append(settings)
     return found
 
@@ -206,15 +212,15 @@ def _check_texts(schedule: Value, mistakes: Mistakes) -> None:
     """Note the mistakes in single texts of a schedule, each at its place."""
     mistakes.check(schedule.get("timezone"), checked_zone)
     mistakes.check(schedule.get("queue"), partial(checked_name, "queue"))
+    mistakes.check(schedule.get("every"), checked_interval)
     if find_spec("cronsim") is not None:
         mistakes.check(schedule.get("cron"), partial(CronTimes, zone=UTC))
 
 
-def _check_schedule(settings: dict[str, Any], earlier: list[dict[str, Any]]) -> None:
+def _check_schedule(settings: dict[str, Any]) -> None:
     """Raise `UsageError` for a schedule that can't be added."""
-    name = checked_name("schedule", settings["name"])
-    if any(each["name"] == name for each in earlier):
-        raise UsageError(f"there are two schedules called {name!r}")
+    checked_name("schedule", settings["name"])
+    check_priority(settings.get("priority", 0))
     cron = settings.get("cron")
     zone = checked_zone(settings.get("timezone", "UTC"))
     if cron is None or find_spec("cronsim") is not None:

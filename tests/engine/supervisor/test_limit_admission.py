@@ -247,6 +247,26 @@ def test_a_limit_holds_for_all_runs_of_a_queue(any_store: Store) -> None:
             handle.result(timeout=60)
 
 
+def test_a_limit_of_a_queue_that_a_graph_declares_holds_before_that_graph_has_a_run(any_store: Store) -> None:
+    """H18: as soon as a worker knows the graph, also for workers that don't."""
+    inside = Inside()
+    declaring = single(inside, name="declares")
+    declaring.compile(store=any_store, limits=[Limit("gpus", concurrency=1, queues=["gpu"])])
+    other = single(inside, name="other").compile(store=any_store)
+    handles = [other.start({}, queue="gpu") for _ in range(3)]
+    with supervise(any_store, [declaring, other], concurrency=4, poll=0.2):
+        until(lambda: len(inside.runs) == 1)
+        with supervise(any_store, [other], concurrency=4, poll=0.2):
+            handles.append(other.start({}, queue="gpu"))
+            plain = other.start({})
+            until(lambda: plain.id in inside.runs)
+            inside.let_all()
+            for handle in (*handles, plain):
+                handle.result(timeout=60)
+    assert inside.most == 2
+    assert Limits(any_store).get("gpus").source("concurrency") == "code"
+
+
 def test_a_rate_counts_a_run_once_when_it_is_first_executed() -> None:
     """H18: not when it is resumed after an answer."""
     store = MemoryStore()

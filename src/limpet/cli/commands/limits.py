@@ -78,7 +78,7 @@ def set_limit(args: Namespace, output: Output) -> int:
     if args.rate is not None:
         given["rate"] = _or_none(args.rate)
     if args.queue:
-        given["queues"] = [queue for queue in args.queue if queue != NONE]
+        given["queues"] = _queues(args.queue)
     if not given and not args.reset:
         raise UsageError("give what to set: --concurrency, --rate or --queue; or --reset")
     limits = _limits(args, must_exist=not given)
@@ -98,6 +98,8 @@ def set_limit(args: Namespace, output: Output) -> int:
             output.say(
                 f"{info.name} is a new limit, which no program declares{did_you_mean(info.name, known)}"
             )
+        if info.concurrency is None and info.rate is None:
+            output.say(f"{info.name} limits nothing, as it has neither a concurrency nor a rate")
         output.hint("what uses it:", command_line("limits show", args, info.name))
     return OK
 
@@ -153,7 +155,7 @@ def _sources(info: LimitInfo) -> str:
     names = ("concurrency", "rate", "queues")
     was_set = [name for name in names if info.source(name) == "set"]
     if not was_set:
-        return "code"
+        return "code" if info.declared else NONE
     if not info.declared:
         return "set"
     return f"code; set: {', '.join(was_set)}"
@@ -161,6 +163,14 @@ def _sources(info: LimitInfo) -> str:
 
 def _or_none(text: str) -> str | None:
     return None if text.lower() == NONE else text
+
+
+def _queues(named: list[str]) -> list[str]:
+    if NONE not in map(str.lower, named):
+        return named
+    if len(named) > 1:
+        raise UsageError(f"--queue takes names of queues, or {NONE}: not both")
+    return []
 
 
 def _whole_number(text: str) -> int | None:

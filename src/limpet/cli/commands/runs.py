@@ -45,11 +45,16 @@ def list_runs(args: Namespace, output: Output) -> int:
     runs = find_runs(args)
     filters = filters_of(args)
     found = runs.list(limit=args.limit, after=args.after, **filters)
+    workers = runs.workers() if args.unserved else None
     if output.json:
-        output.result([_facts(info) for info in found])
+        output.result(
+            [
+                _facts(info) | ({} if workers is None else {"unserved": _reason(info, workers)})
+                for info in found
+            ]
+        )
         return OK
     known = _known_graphs(args, found)
-    workers = runs.workers() if args.unserved else None
     shows_queue = any(info.queue != QUEUE for info in found)
     columns = ["run", "graph", "status", "step", "node", output.time_heading("updated"), ""]
     if shows_queue:
@@ -86,7 +91,13 @@ def show(args: Namespace, output: Output) -> int:
     info = runs.get(args.run).info
     limits = awaited_limits(args, info)
     if output.json:
-        output.result({**_facts(info), "limits": [limit._asdict() for limit in limits]})
+        output.result(
+            {
+                **_facts(info),
+                "limits": [limit._asdict() for limit in limits],
+                "unserved": _why_unserved(runs, info) or None,
+            }
+        )
         return OK
     error = info.error or {}
     output.facts(

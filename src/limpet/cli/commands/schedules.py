@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from time import time
 from typing import Any
@@ -25,7 +25,7 @@ from limpet.cli.project import (
 from limpet.cli.values import relative_time
 from limpet.engine.schedules.schedule import Schedule, find_schedule
 from limpet.engine.schedules.timetable import local_time
-from limpet.errors import UsageError
+from limpet.errors import ScheduleEnded, UsageError
 from limpet.journal.store import Store
 
 SHOWN_TIMES = 5
@@ -88,7 +88,7 @@ def sync(args: Namespace, output: Output) -> int:
         raise UsageError("no file named: pass FILE, or --graph")
     store = find_store(args, graphs[0])
     _refuse_memory(store)
-    found = put_declared(graphs, store)
+    found = put_declared(graphs, store, output.say)
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
@@ -96,11 +96,12 @@ def sync(args: Namespace, output: Output) -> int:
     return OK
 
 
-def put_declared(graphs: Iterable[Graph], store: Store) -> list[ScheduleInfo]:
+def put_declared(graphs: Iterable[Graph], store: Store, say: Callable[[str], object]) -> list[ScheduleInfo]:
     """Put the schedules that the files of graphs declare into the store. Whether one is paused there stays.
 
-    Schedules that are in the store and not, or no longer, in a file stay as they are. Raises `UsageError`, before any
-    is put there, for one that another graph has in the store.
+    Schedules that are in the store and not, or no longer, in a file stay as they are. One that isn't there and whose
+    end is in the past is left out, and `say` gets to know. Raises `UsageError`, before any is put there, for one that
+    another graph has in the store.
     """
     declared: dict[str, tuple[Graph, dict[str, Any]]] = {}
     for graph in graphs:
@@ -117,10 +118,13 @@ def put_declared(graphs: Iterable[Graph], store: Store) -> list[ScheduleInfo]:
             _refuse_other_graph(stored[0], graph)
             settings["paused"] = False  # which leaves it as it is
     schedules = Schedules(store)
-    return [
-        schedules.add(name, GraphOnStore(graph, store), **settings, replace=True)
-        for name, (graph, settings) in declared.items()
-    ]
+    found = []
+    for name, (graph, settings) in declared.items():
+        try:
+            found.append(schedules.add(name, GraphOnStore(graph, store), **settings, replace=True))
+        except ScheduleEnded as problem:
+            say(f"left out: {problem.message}")
+    return found
 
 
 def _refuse_other_graph(stored: Schedule, graph: Graph) -> None:

@@ -47,7 +47,7 @@ def work(args: Namespace, output: Output) -> int:
     if not graphs:
         raise UsageError(f"no graph named: pass GRAPH or --graph, {NAME_GRAPHS_FOR_ALL_COMMANDS}")
     store = find_store(args, graphs[0])
-    put_declared(graphs, store)
+    put_declared(graphs, store, output.say)
     handler = logging.StreamHandler()
     handler.setFormatter(printable_log("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from limpet.engine.schedules.schedule import Place, Schedule, SchedulePlan
 from limpet.engine.schedules.timetable import Timetable
-from limpet.errors import UsageError
+from limpet.errors import ScheduleEnded, UsageError
 from limpet.journal.encoding.codec import decode
 
 
@@ -20,7 +21,7 @@ class Addition(NamedTuple):
     replaces: bool
 
     def as_new(self, now: float) -> Schedule:
-        """The schedule, where there is none of its name. Raises `UsageError` if it has no time."""
+        """The schedule, where there is none of its name. Raises `UsageError` if it has no time, `ScheduleEnded`."""
         self._check_has_time(now)
         timetable = self.plan.timetable
         first = timetable.after(_begins_after(timetable, now))
@@ -29,7 +30,8 @@ class Addition(NamedTuple):
     def instead_of(self, known: Schedule, now: float) -> Schedule:
         """The schedule with the new values; the same, if they are equal. Raises `UsageError` unless it replaces.
 
-        Only new times are checked: a program adds its schedules whenever it starts, also when one has ended.
+        Only new times are checked: a program adds its schedules whenever it starts, also when one has ended. A new
+        end in the past ends the schedule.
         """
         plan = self.plan
         old = known.plan.timetable
@@ -46,15 +48,21 @@ class Addition(NamedTuple):
         if self.replaces and self.is_paused:
             place = place._replace(is_paused=True)
         if plan.timetable != old:
-            self._check_has_time(now)
+            with suppress(ScheduleEnded):
+                self._check_has_time(now)
             begins = max(_begins_after(plan.timetable, now), place.newest or 0)
             place = place._replace(next=plan.timetable.after(begins))
         return known._replace(plan=plan, place=place)
 
     def _check_has_time(self, now: float) -> None:
         timetable = self.plan.timetable
-        if timetable.after(_begins_after(timetable, now)) is None:
-            raise UsageError(f"schedule {self.name!r} has no time {_bound(timetable, now)}")
+        if timetable.after(_begins_after(timetable, now)) is not None:
+            return
+        if timetable.ends is None:
+            raise UsageError(f"schedule {self.name!r} has no time in the next 50 years")
+        if timetable.ends <= now:
+            raise ScheduleEnded(self.name)
+        raise UsageError(f"schedule {self.name!r} has no time before its end")
 
 
 def _differences(known: SchedulePlan, plan: SchedulePlan) -> list[str]:
@@ -89,12 +97,3 @@ def _begins_after(timetable: Timetable, now: float) -> float:
     if timetable.starts is None:
         return now
     return min(now, timetable.starts - 1)
-
-
-def _bound(timetable: Timetable, now: float) -> str:
-    """Until when a timetable that has no times was looked at, in words."""
-    if timetable.ends is None:
-        return "in the next 50 years"
-    if timetable.ends <= now:
-        return "left: its end is in the past"
-    return "before its end"

@@ -28,9 +28,10 @@ class ScheduleInfo(NamedTuple):
     `status` is `active`, `paused`, `waiting` (an earlier run has to end first), `overdue` (its time has come, and no
     worker has fired or skipped it: none knows its graph, or the log of one says why) or `ended` (no time is left).
     `next_time` is the next planned time that isn't decided; while it is paused, the one with which it would continue
-    now. `last_time` is the newest one that is, `last_outcome` whether it was `fired`, `skipped` or `failed`, and
-    `last_run` the newest run. `fired`, `skipped` and `failed` count, and `recent` has the newest firings, the newest
-    last. `input` masks the secret keys.
+    now. `last_time` is the newest one that is, or when a run was triggered, if that was later. `last_outcome` is
+    whether it was `fired`, `skipped` or `failed`, and `last_run` the newest run. `fired`, `skipped` and `failed`
+    count, triggered runs included, and `recent` has the newest firings, the newest last. `input` masks the secret
+    keys.
     """
 
     name: str

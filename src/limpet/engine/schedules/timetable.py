@@ -20,6 +20,9 @@ from limpet.errors import UsageError, did_you_mean
 
 UTC_NAME: Final = "UTC"
 SHORTEST_INTERVAL: Final = 1.0
+EARLIEST: Final = 0
+LATEST: Final = 253_370_764_800
+"""The first and the last moment of a timetable: the years 1970 to 9998 exist on the clocks of every time zone."""
 FIRST_LOOK_BACK: Final = 3600
 """Seconds before a moment in which the newest planned time is looked for first."""
 
@@ -54,9 +57,8 @@ class Timetable(NamedTuple):
             found = self.origin + int(steps) * self.every
         else:
             found = cron_times(self.cron or "", self.timezone).after(moment)
-        if found is not None and self.ends is not None and found > self.ends:
-            return None
-        return found
+        last = LATEST if self.ends is None else self.ends
+        return found if found is not None and found <= last else None
 
     def times_from(self, first: float | None, until: float) -> Iterator[int]:
         """The planned times from `first`, which is one of them, up to a moment."""
@@ -86,15 +88,26 @@ def make_timetable(
     if (cron is None) == (every is None):
         raise UsageError('a schedule has either cron="30 2 * * *" or every="15m"')
     zone = checked_zone(timezone)
-    first = None if starts is None else ceil(moment_of(starts, now, "starts"))
-    last = None if ends is None else floor(moment_of(ends, now, "ends"))
+    first = None if starts is None else ceil(checked_bound(starts, now, "starts", zone))
+    last = None if ends is None else floor(checked_bound(ends, now, "ends", zone))
     if first is not None and last is not None and last < first:
         raise UsageError(f"ends ({ends!r}) is before starts ({starts!r}), so there is no time between them")
     if every is not None:
-        interval = _checked_interval(every)
+        interval = checked_interval(every)
         origin = int(now) + interval if first is None else first
         return Timetable(None, interval, zone, origin, first, last)
     return Timetable(CronTimes(cron, _zone(zone)).expression, None, zone, 0, first, last)
+
+
+def checked_bound(given: Any, now: float, what: str, zone: str) -> float:
+    """When a schedule starts or ends, in seconds since the epoch. Raises `UsageError`.
+
+    A date that names no time zone is of that of the schedule, as its cron expression is.
+    """
+    moment = moment_of(given, now, what, _zone(zone))
+    if not EARLIEST <= moment <= LATEST:
+        raise UsageError(f"{what} must be in the years 1970 to 9998, not {given!r}")
+    return moment
 
 
 def checked_zone(name: Any) -> str:
@@ -140,14 +153,15 @@ def _zone(name: str) -> tzinfo:
     return ZoneInfo(name)
 
 
-def _checked_interval(given: Any) -> int:
+def checked_interval(given: Any) -> int:
+    """How many seconds there are between two times. Raises `UsageError`."""
     seconds = given
     if isinstance(given, str):
         seconds = seconds_in_text(given)
         if seconds is None:
             raise UsageError(f"every is how long between two runs ('30s', '15m', '12h', '7d'), not {given!r}")
     mistake = span_mistake(seconds, positive=True, takes_timedelta=True)
-    if mistake:
+    if mistake and not isinstance(given, str):
         raise UsageError(f"every {mistake}")
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()

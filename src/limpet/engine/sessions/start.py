@@ -361,6 +361,12 @@ def tag_names(tags: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
+def check_priority(priority: Any) -> None:
+    """Raise `UsageError` for what can't be the priority of a run."""
+    if type(priority) is not int or not -(2**63) <= priority < 2**63:
+        raise UsageError(f"priority is a whole number of at most 64 bits, not {priority!r}")
+
+
 def _initial_progress(plan: Plan, request: StartRequest) -> Progress:
     """A run before its first node. Its state shares nothing with the caller's input."""
     input = request.input

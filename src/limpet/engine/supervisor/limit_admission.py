@@ -59,6 +59,8 @@ class LimitAdmission:
         """What lanes wait for, by their text."""
         self._admitted: dict[str, SlotRequest] = {}
         self._looks = 0
+        self._declared: set[str] = set()
+        """The graphs whose limits of queues are in the store."""
         self.wake_up = inf
         """When a line has to be served, or a limit has room again, by `monotonic`: a look then does so at once."""
 
@@ -70,6 +72,7 @@ class LimitAdmission:
         self.passed_over = set()
         self.wake_up = inf
         self._looks += 1
+        self._declare_limits_of_queues()
         if self._limits.has_limits or self._looks % LOOKS_WITHOUT_LIMITS == 1:
             self._wake_up_at(self._limits.serve_lines())
 
@@ -191,6 +194,26 @@ class LimitAdmission:
         else:
             self.passed_over.add(run_id)
             self._look_again_soon()
+
+    def _declare_limits_of_queues(self) -> None:
+        """Store the limits of queues that graphs declare, as they hold for the runs of all other graphs, too.
+
+        Limits of graphs and nodes are declared when a run needs them. Raises `StoreUnavailable`.
+        """
+        for name in self._graphs.catalog.names:
+            if name in self._declared or not self._graphs.catalog.is_imported(name):
+                continue
+            if self._graphs.plan_of(name) is None:
+                continue  # it can't be had, and is tried again later
+            limits = self._graphs.compiled(name).limits
+            try:
+                with suppress(UsageError):  # a store without limits: a run says so, when it is opened
+                    self._limits.declare(limit for limit in limits if limit.queues)
+                self._declared.add(name)
+            except StoreUnavailable:
+                raise
+            except StoreError as problem:
+                log().warning("couldn't declare the limits of graph %s: %s; will try again", name, problem)
 
     def _limits_of(self, head: RunHead) -> tuple[str, ...]:
         """The names of the limits that a run needs slots of. Raises `StoreError`."""
