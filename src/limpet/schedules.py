@@ -117,7 +117,7 @@ class Schedules:
             catch_up,
         )
         added = self._put(Addition(name, plan, paused, replace), client, now)
-        nudge_supervisors(client.store)
+        nudge_supervisors(client.store, schedules_changed=True)
         return schedule_info(added, now)
 
     aadd = async_version(add, changes=True)
@@ -199,7 +199,7 @@ class Schedules:
         before, after = self._change(name, resumed)
         # A worker may have prepared a run just before the pause.
         _discard_undecided(self._client, before, after)
-        nudge_supervisors(self._client.store)
+        nudge_supervisors(self._client.store, schedules_changed=True)
 
     aresume = async_version(resume, changes=True)
 
@@ -222,7 +222,7 @@ class Schedules:
             return schedule._replace(place=place)
 
         self._change(name, triggered)
-        nudge_supervisors(self._client.store)
+        nudge_supervisors(self._client.store, schedules_changed=True)
         return run_id
 
     atrigger = async_version(trigger, changes=True)

@@ -134,7 +134,9 @@ class ScheduleWorld(Interleaving):
     def do_look(self, worker: Process, was_asked: bool) -> None:
         assert worker.firing is not None
         with suppress(StoreError):
-            worker.firing.look(was_asked)
+            if was_asked:
+                worker.firing.list_soon()
+            worker.firing.look()
 
     def person(self) -> None:
         """A person does something to a schedule."""

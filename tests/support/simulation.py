@@ -31,6 +31,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
+from weakref import ref
 
 from limpet.defaults import QUEUE
 from limpet.engine.drivers import node_slots
@@ -444,8 +445,8 @@ def simulated() -> Iterator[None]:
         def __getitem__(self, key: Any) -> Any:
             return self._mine()[key]
 
-        def values(self) -> Any:
-            return self._mine().values()
+        def valuerefs(self) -> Any:
+            return [ref(each) for each in self._mine().values()]
 
         def _mine(self) -> dict[Any, LeaseClient]:
             here = world().current

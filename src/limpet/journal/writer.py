@@ -240,13 +240,17 @@ def has_begun(head: RunHead) -> bool:
     The fence alone doesn't tell: a run is also claimed to be queued, cancelled or retried. And a run that was forked
     at a later step is a new one.
     """
-    if head.holder is not None or head.crashes:
+    if head.holder is not None:
         return True
     if head.fence <= 1:
         return False
+    begun = None
     with suppress(ValueError):  # a note that can't be read: then it counts
-        return bool(read_summary(head.note).get("begun"))
-    return False
+        begun = read_summary(head.note).get("begun")
+    if begun is None:
+        # A process that crashed while it executed the first node has left nothing behind.
+        return head.crashes > 0
+    return bool(begun)
 
 
 def error_data(error: BaseException, node: str, hide: Callable[[str], str] = str) -> dict[str, Any]:

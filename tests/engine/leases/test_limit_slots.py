@@ -16,6 +16,8 @@ from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, SlotWait,
 from limpet.engine.leases.limits.document import lane_text, limit_name, line_prefix
 from limpet.engine.leases.process_identity import this_process
 from limpet.errors import LimitNotFound, StoreError, StoreUnavailable, UsageError
+from limpet.journal.encoding.codec import encode
+from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.store import CANCELLED, Commit, Lane, Lease, NewRun, Store
 from limpet.journal.waits import SLOT
 from limpet.stores.sqlite.store import SQLiteStore
@@ -774,3 +776,77 @@ def test_what_cant_be_a_limit_is_refused() -> None:
         Limit("a/b")
     with pytest.raises(UsageError, match="give what to set"):
         Limits(MemoryStore()).set("x")
+
+
+class Hooked(PassesOn):
+    """A store in which something happens just before a limit is written."""
+
+    before_write: Any = None
+
+    def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
+        hook, self.before_write = self.before_write, None
+        if hook is not None:
+            hook()
+        written: int | None = self._inner.put_document(name, body, version, due)
+        return written
+
+
+def test_a_slot_that_its_worker_has_just_confirmed_is_not_taken_for_left_over() -> None:
+    """H18, P8: a worker that stood still claims its run while another one is about to free its slot."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    hooked = Hooked(store)
+    one = LeaseClient(store, TTL)
+    two = LeaseClient(hooked, TTL)  # type: ignore[arg-type]  # it passes everything on
+    limits_of(one).declare([Limit("api", concurrency=1)])
+    heads = {}
+    for run_id in "rs":
+        store.create(NewRun(run_id, "g", [b"x"], holder=None, ttl=TTL, due=0.0))
+        (heads[run_id],) = store.heads([run_id])
+    lane = lane_text(Lane("default", "g", ""))
+    before = {
+        run_id: SlotRequest(Lease(run_id, head.fence + 1, 0.0), "", ("api",), is_claimed=False, lane=lane)
+        for run_id, head in heads.items()
+        if head is not None
+    }
+    confirmed: list[Any] = []
+
+    def claim_and_confirm() -> None:
+        (lease,) = one.claim_ready([heads["r"]])  # type: ignore[list-item]  # it exists
+        assert lease is not None
+        claimed = before["r"]._replace(lease=lease.lease, is_claimed=True, counts=False, lane="")
+        confirmed.extend(limits_of(one).acquire([claimed], False))
+
+    assert limits_of(one).acquire([before["r"]], True) == [None]
+    clock.skip(TTL + 0.5)
+    hooked.before_write = claim_and_confirm
+    (wait,) = limits_of(two).acquire([before["s"]], True)
+    assert confirmed == [None]
+    assert wait is not None
+    assert [slot.run_id for slot in Limits(store).get("api").held] == ["r"]
+
+
+@pytest.mark.parametrize("what", ["damaged", "of a newer version"])
+def test_a_place_that_cannot_be_read_holds_up_none_behind_it(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """H18: the line isn't taken for empty. One of a newer version stays in it."""
+    clock = FakeClock()
+    store = MemoryStore(clock=clock)
+    limits = process(store)
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(store, "a", "b", "c")
+    limits.acquire(calls, True)
+    first = store.list_documents(line_prefix("api"))[0]
+    body = b"damaged"
+    if what != "damaged":
+        body = Envelope(first.name).close(0, encode({"format": 2}))
+    store.put_document(first.name, body, first.version)
+    clock.skip(2)
+    limits.serve_lines()  # while the limit is full
+    limits.release(calls[:1])
+    clock.skip(2)
+    limits.serve_lines()
+    assert told(store, "c") == 1
+    assert (store.get_document(first.name) is None) == (what == "damaged")
+    assert first.name in caplog.text

@@ -139,3 +139,30 @@ def test_what_an_interrupted_thread_has_claimed_is_released() -> None:
         True,
     ]
     assert [before, *others, mine]
+
+
+class Failing:
+    """Work of which nothing is known, as it fails."""
+
+    interval = 0.001
+
+    def has_leases(self) -> bool:
+        raise RuntimeError("as it should")
+
+    def do_regularly(self) -> None:
+        """Never called."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_leases_are_renewed_again_after_the_thread_for_it_has_failed() -> None:
+    """P8: the next lease starts another one."""
+    renewals = held_lease.Renewals()
+    renewals.watch(Failing())
+    until(lambda: not renewals._is_watching and monotonic() > min(renewals._due.values()) + 0.1)
+    renewals._due.clear()
+    store = NotingStore()
+    client = LeaseClient(store, 0.1)
+    lease = client.create(new_run())
+    renewals.watch(client)
+    until(lambda: store.renewals >= 2)
+    assert not lease.lost

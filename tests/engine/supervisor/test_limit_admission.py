@@ -511,7 +511,7 @@ def test_a_rate_counts_each_run_when_it_is_first_executed() -> None:
     graph.start({}, run_id="delayed", delay=1)
     Schedules(store).add("each", graph, every="1m", catch_up="all", overlap="allow")
     clock.skip(minutes=2)
-    ScheduleFiring(store, GraphCatalog([graph])).look(was_asked=True)
+    ScheduleFiring(store, GraphCatalog([graph])).look()
     for hour in range(1, 5):
         graph.recover()
         assert len(begun) == hour

@@ -191,7 +191,9 @@ class LineService:
 
     def has_leases(self) -> bool:
         """Whether a run that waits in a line, or owes slots, is under way."""
-        return any(held.is_in_use and not held.lost for held in list(self._waiting))
+        with self._waiting_lock:
+            waiting = list(self._waiting)
+        return any(held.is_in_use and not held.lost for held in waiting)
 
     def do_regularly(self) -> None:
         """Look, unless the last look still waits for the store. If it fails, the next one will do."""

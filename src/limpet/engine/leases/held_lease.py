@@ -207,6 +207,13 @@ class Renewals:
             if self._is_watching:
                 return
             self._is_watching = True
+        try:
+            self._watch_until_idle()
+        except BaseException:
+            self._is_watching = False  # so that the next lease has another thread watch
+            raise
+
+    def _watch_until_idle(self) -> None:
         idle_since = monotonic()
         while True:
             with self._changed.lock:

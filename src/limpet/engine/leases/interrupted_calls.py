@@ -38,7 +38,8 @@ def releases_if_interrupted(call: Callable[P, R]) -> Callable[P, R]:
 def release_unused(since: float) -> None:
     """Release what this thread has claimed since then and no driver has run, because the thread was interrupted."""
     for client in clients_in_use():
-        for held in list(client.held.values()):
-            if held.is_unused_since(since):
+        for found in client.held.valuerefs():
+            held = found()
+            if held is not None and held.is_unused_since(since):
                 with suppress(StoreError):
                     client.release(held)

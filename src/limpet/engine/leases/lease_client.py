@@ -331,7 +331,7 @@ class LeaseClient:
         """
         if head.holder != this_process():
             return False
-        clients = list(_clients.values())
+        clients = clients_in_use()
         claims = [
             claim for client in clients for claim in list(client._claims) if head.run_id in claim.run_ids
         ]
@@ -384,8 +384,7 @@ def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
 
 def held_in_this_process(store: Store, run_id: str) -> HeldLease | None:
     """The lease of a run, if this process has it, with whatever length of leases."""
-    with _clients_lock:
-        clients = [client for client in _clients.values() if client.store is store]
+    clients = [client for client in clients_in_use() if client.store is store]
     found = [held for client in clients if (held := client.held.get(run_id)) is not None and held.is_in_use]
     return next(iter(found), None)
 
@@ -397,7 +396,8 @@ def executes_runs() -> bool:
 
 def clients_in_use() -> list[LeaseClient]:
     """All clients of this process."""
-    return list(_clients.values())
+    # Not `values()`: that fails if another thread makes a client meanwhile.
+    return [client for found in _clients.valuerefs() if (client := found()) is not None]
 
 
 _supervisors: WeakKeyDictionary[Store, WeakSet[Nudgeable]] = WeakKeyDictionary()
@@ -406,8 +406,8 @@ _supervisors: WeakKeyDictionary[Store, WeakSet[Nudgeable]] = WeakKeyDictionary()
 class Nudgeable(Protocol):
     """A supervisor, as far as this module knows one."""
 
-    def nudge(self) -> None:
-        """Look for runs now."""
+    def nudge(self, schedules_changed: bool = False) -> None:
+        """Look for runs now; and for schedules, if some may have been added or changed."""
         ...
 
 
@@ -421,10 +421,14 @@ def register_supervisor(store: Store, supervisor: Nudgeable) -> None:
         watch_clock(supervisor)
 
 
-def nudge_supervisors(store: Store) -> None:
+def nudge_supervisors(store: Store, schedules_changed: bool = False) -> None:
     """Have the supervisors of this process look for runs now. Those of other processes poll the store."""
-    for supervisor in list(_supervisors.get(store, ())):
-        supervisor.nudge()
+    if store not in _supervisors:
+        return
+    with _clients_lock:
+        supervisors = list(_supervisors.get(store, ()))
+    for supervisor in supervisors:
+        supervisor.nudge(schedules_changed)
 
 
 def _clock_since(granted: float) -> Callable[[], float]:
@@ -437,7 +441,7 @@ def _reset_in_child() -> None:
     """Start over in a forked child: the leases are the parent's, and locks that its threads held stay locked."""
     global _clients_lock
     _clients_lock = threading.Lock()
-    for client in list(_clients.values()):
+    for client in clients_in_use():
         if client.held or client.leases_of_parent:
             from limpet.engine.leases.forked_child import start_over
 

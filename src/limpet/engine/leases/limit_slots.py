@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from limpet.engine.leases.lease_client import LeaseClient, nudge_supervisors
 from limpet.engine.leases.limits import rules
-from limpet.engine.leases.limits.changes import KEEP, RELEASE, TAKE, UNDO, Step
+from limpet.engine.leases.limits.changes import KEEP, RELEASE, TAKE, UNCOUNT, UNDO, Step
 from limpet.engine.leases.limits.document import (
     LimitDocument,
     Values,
@@ -104,6 +104,8 @@ class LimitClient:
         self._checked: set[str] = set()
         """The limits that were found to have values, or were reported."""
         self._owner = uuid4().hex
+        self._counted: dict[tuple[str, int, str], list[float]] = {}
+        """When runs that workers are about to claim were counted for a rate, by run, fence and limit."""
         self._queues: dict[str, tuple[str, ...]] = {}
         self._queues_known_at = float("-inf")
 
@@ -149,21 +151,38 @@ class LimitClient:
         except BaseException:
             self._take_back_later(granted)
             raise
-        for answer, taken in zip(answers, granted, strict=True):
+        for request, answer, taken in zip(requests, answers, granted, strict=True):
             if answer is not None:
                 self._leave(taken, answer)
+            elif not request.is_claimed:
+                for name, step in taken:
+                    if step.is_counted:
+                        self._counted.setdefault((*step.ask[:2], name), []).append(step.granted_at)
         return answers
 
-    def release(self, requests: Sequence[SlotRequest]) -> None:
+    def release(self, requests: Sequence[SlotRequest], were_used: bool = True) -> None:
         """Give slots back, and hand them to the first in line. If the store fails, that is tried again later.
 
         A slot for a run that was about to be claimed stays if the run has been claimed: it is another worker's now.
+        Unless they `were_used`, runs don't count for rates: a worker wasn't the one to execute them.
         """
-        requests = self._without_claimed(requests)
+        others = self._claimed_by_others(requests)
         for name in sorted({limit for request in requests for limit in request.limits}):
-            steps = [Step(RELEASE, self._ask(each)) for each in requests if name in each.limits]
-            with suppress(StoreError):  # they are owed now
-                self._limit(name).carry_out(steps)
+            steps = []
+            for request in requests:
+                counted_at = self._take_count(request, name)
+                is_undone = counted_at is not None and not were_used
+                if name not in request.limits or (request in others and not is_undone):
+                    continue
+                step = Step(RELEASE, self._ask(request))
+                if counted_at is not None and is_undone:
+                    kind = UNCOUNT if request in others else UNDO
+                    step = Step(kind, self._ask(request._replace(counts=True)))
+                    step.granted_at = counted_at
+                steps.append(step)
+            if steps:
+                with suppress(StoreError):  # they are owed now
+                    self._limit(name).carry_out(steps)
         nudge_supervisors(self._client.store)
 
     def leave_line(self, limit: str, ticket: str) -> None:
@@ -291,16 +310,27 @@ class LimitClient:
             found = self._steps.setdefault(name, LimitSteps(StoredLimit(self._client, name), self.now))
         return found
 
-    def _without_claimed(self, requests: Sequence[SlotRequest]) -> Sequence[SlotRequest]:
+    def _take_count(self, request: SlotRequest, name: str) -> float | None:
+        """When a request was counted for a rate by this process, which is forgotten; None if it wasn't."""
+        key = (request.lease.run_id, request.lease.fence, name)
+        times = self._counted.get(key)
+        if not times:
+            return None
+        counted_at = times.pop()
+        if not times:
+            self._counted.pop(key, None)
+        return counted_at
+
+    def _claimed_by_others(self, requests: Sequence[SlotRequest]) -> Sequence[SlotRequest]:
+        """The requests for runs that this worker was about to claim, and that another one has claimed."""
         unclaimed = [each for each in requests if not each.is_claimed]
         if not unclaimed:
-            return requests
+            return []
         try:
             answers = self._client.store.are_valid([each.lease for each in unclaimed])
         except StoreError:
-            answers = [True] * len(unclaimed)  # they pass on by themselves
-        claimed = [each for each, is_valid in zip(unclaimed, answers, strict=True) if is_valid]
-        return [each for each in requests if each not in claimed]
+            return unclaimed  # their slots pass on by themselves
+        return [each for each, is_valid in zip(unclaimed, answers, strict=True) if is_valid]
 
     def _ask(self, request: SlotRequest) -> Ask:
         owner = "" if request.is_claimed else self._owner

@@ -90,7 +90,10 @@ def _begin(client: LeaseClient, run_id: str) -> None:
         writer = JournalWriter(run_id, held.fence, tail.head.sequence, weight)
         # Due as of its creation, and not from now on: if the clock is set back, it doesn't wait (`RunHead.is_due`).
         due = tail.head.created
-        held.commit(writer.commit(RUNNING, summary(progress), ignores_posts=True, due=due))
+        about = summary(progress)
+        # A process that crashed here before has claimed the run, too. But none has executed it: see `has_begun`.
+        about.described["begun"] = False
+        held.commit(writer.commit(RUNNING, about, ignores_posts=True, due=due))
 
 
 def discard(client: LeaseClient, run_id: str) -> None:

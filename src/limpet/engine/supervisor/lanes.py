@@ -161,10 +161,15 @@ class ServedLanes:
 
 
 class Found(NamedTuple):
-    """Runs that are ready, the most urgent first, and whether there may be more in the store."""
+    """Runs that are ready, the most urgent first, and whether there may be more in the store.
+
+    `lanes` are those that runs wait in, and `asked` those in which runs were looked for.
+    """
 
     heads: list[RunHead]
     has_more: bool
+    lanes: frozenset[Lane]
+    asked: frozenset[Lane]
 
 
 class ReadyRuns:
@@ -182,17 +187,29 @@ class ReadyRuns:
 
         Lanes that aren't open are left out.
         """
-        lanes = [lane for lane in self._served.among(self._store.lanes()) if is_open(lane)]
+        present = frozenset(self._store.lanes())
+        lanes = [lane for lane in self._served.among(present) if is_open(lane)]
+        asked = frozenset(lanes)
         if not lanes:
-            return Found([], False)
+            return Found([], False, present, asked)
         found = self._store.ready(lanes, limit)
         if len(found) < limit:
-            return Found(found, False)
+            return Found(found, False, present, asked)
         lists = [found]
         for graph in self._hidden_graphs(found, lanes):
             of_graph = [lane for lane in lanes if lane.graph == graph]
             lists.append(self._store.ready(of_graph, limit))
-        return Found(merge_ready(lists), True)
+        return Found(merge_ready(lists), True, present, asked)
+
+    def without_runs(self, lanes: Iterable[Lane], found: Found) -> list[Lane]:
+        """Those of these lanes that have no run which is ready, as was found. Not those that weren't asked for."""
+        listed = {head.lane for head in found.heads}
+        return [
+            lane
+            for lane in lanes
+            if lane not in found.lanes
+            or (lane in found.asked - listed and not (found.has_more and self._store.ready([lane], 1)))
+        ]
 
     def _hidden_graphs(self, found: list[RunHead], lanes: list[Lane]) -> list[str]:
         """The graphs that have less than their share in a full list, as others may have filled it.

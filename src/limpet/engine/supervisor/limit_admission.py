@@ -12,7 +12,7 @@ A supervisor also serves the lines, at its looks.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import inf
 from time import monotonic
@@ -90,14 +90,17 @@ class LimitAdmission:
             return False
         return self._full.isdisjoint(names) and (has_begun(head) or self._full_by_rate.isdisjoint(names))
 
-    def leave_lines(self) -> None:
-        """Have all lanes leave the lines of limits: no runs are claimed here for now."""
-        self._leave(list(self._waits))
+    @property
+    def lanes_in_line(self) -> list[Lane]:
+        """The lanes that stand in line for their next run."""
+        return [lane_in(text) for text in self._waits]
 
-    def leave_lines_without(self, ready: Collection[Lane]) -> None:
-        """Have lanes leave the lines of limits that were looked for, and aren't among these: they have no run."""
-        texts = {lane_text(lane) for lane in ready}
-        self._leave([lane for lane in self._waits if lane not in texts and self.is_open(lane_in(lane))])
+    def leave_lines(self, lanes: Iterable[Lane]) -> None:
+        """Have lanes leave the lines of limits: they have no run, or none is claimed here for now."""
+        for lane in lanes:
+            wait = self._waits.pop(lane_text(lane), None)
+            if wait is not None:
+                self._limits.leave_line(*wait)
 
     def admit(self, picked: Sequence[RunHead]) -> list[RunHead]:
         """Ask for the slots that picked runs need, all at once; returns the runs that have them, or need none."""
@@ -162,17 +165,13 @@ class LimitAdmission:
         """Whether a run has slots to release."""
         return run_id in self._admitted
 
-    def release(self, run_ids: Iterable[str]) -> None:
-        """Runs aren't executed here any more, or weren't claimed after all: release their slots."""
+    def release(self, run_ids: Iterable[str], were_executed: bool = True) -> None:
+        """Runs aren't executed here any more, or weren't after all: release their slots."""
         found = [self._admitted.pop(run_id, None) for run_id in run_ids]
         requests = [each for each in found if each is not None]
         if requests:
+            self._limits.release(requests, were_executed)
             self._full = set()
-            self._limits.release(requests)
-
-    def _leave(self, lanes: Iterable[str]) -> None:
-        for lane in lanes:
-            self._limits.leave_line(*self._waits.pop(lane))
 
     def _request(self, head: RunHead, names: tuple[str, ...]) -> SlotRequest:
         lane = lane_text(head.lane)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from random import random
@@ -109,11 +109,16 @@ class RunResumer:
             self.release_claimed(missed)
             raise
         finally:
-            self.admission.release(missed)
-            for head in picked:
-                if head.run_id in missed:
-                    self.ended(head, None)
+            self.give_up([head for head in picked if head.run_id in missed])
         return [head for head in picked if head.run_id not in missed]
+
+    def give_up(self, picked: Collection[RunHead]) -> None:
+        """Runs that were picked aren't executed here: release their slots, and count them as ended."""
+        try:
+            self.admission.release([head.run_id for head in picked], were_executed=False)
+        finally:
+            for head in picked:
+                self.ended(head, None)
 
     @property
     def has_claimed(self) -> bool:
@@ -127,6 +132,7 @@ class RunResumer:
         isn't an `Exception` counts as a crash (see `Session.note_interrupt`): the run is quarantined in the end.
         """
         verdict: Verdict | None = None
+        session: Session | None = None
         thread = current_thread()
         name = thread.name
         thread.name = f"{name}-{head.run_id}"
@@ -138,8 +144,10 @@ class RunResumer:
             self.skipped.skip(head.run_id, f"{type(problem).__name__}: {problem}")
         finally:
             thread.name = name
-            self.admission.release([head.run_id])
-            self.ended(head, verdict)
+            try:
+                self.admission.release([head.run_id], were_executed=session is not None)
+            finally:
+                self.ended(head, verdict)
 
     async def aresume(self, head: RunHead, executor: Executor | None) -> None:
         """The same on the event loop; the store is used in threads of `executor`."""
@@ -148,6 +156,7 @@ class RunResumer:
         from limpet.engine.drivers import async_driver
 
         verdict: Verdict | None = None
+        session: Session | None = None
         try:
             # Not in the event loop's default threads: nodes may keep all of those busy.
             opening = asyncio.get_running_loop().run_in_executor(executor, self.open_session, head)
@@ -164,7 +173,7 @@ class RunResumer:
         finally:
             try:
                 if self.admission.has_slots(head.run_id):
-                    release = partial(self.admission.release, [head.run_id])
+                    release = partial(self.admission.release, [head.run_id], session is not None)
                     await asyncio.get_running_loop().run_in_executor(executor, release)
             finally:
                 self.ended(head, verdict)
@@ -202,11 +211,14 @@ class RunResumer:
         if session is None:
             return None
         session.on_child_graph = self._learn_graph
-        # The turn of a suspect may have begun after this run was picked.
-        if not (self.admission.confirms(session) and self._admit(session)):
-            session.close()
-            return None
-        return session
+        is_admitted = False
+        try:
+            # The turn of a suspect may have begun after this run was picked.
+            is_admitted = self.admission.confirms(session) and self._admit(session)
+        finally:
+            if not is_admitted:
+                session.close()
+        return session if is_admitted else None
 
     def release_claimed(self, run_ids: Iterable[str] | None = None) -> None:
         """Release those of these runs, or all, that were claimed and aren't opened yet."""

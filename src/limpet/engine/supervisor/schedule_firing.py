@@ -26,7 +26,9 @@ SETTLE_INTERVAL: Final = 60.0
 MAX_LOGGED: Final = 1000
 """How many problems are remembered as logged."""
 LOOKS_WITHOUT_SCHEDULES: Final = 3
-"""In a store without schedules, one look of this many asks for those that another process has added."""
+NEW_SCHEDULES_INTERVAL: Final = 15.0
+"""In a store without schedules, one look of this many asks for those that another process has added; and each one, if
+there are this many seconds between them."""
 
 
 class ScheduleFiring:
@@ -43,6 +45,7 @@ class ScheduleFiring:
         self._next_settling = 0.0
         self._has_schedules = False
         self._looks = 0
+        self._next_try = 0.0
         self._logged: set[str] = set()
 
     @property
@@ -50,18 +53,19 @@ class ScheduleFiring:
         """When the next schedule is due, by `monotonic`: a look then fires it at once."""
         return min(list(self._upcoming.values()), default=inf)
 
-    def look(self, was_asked: bool = False) -> None:
-        """Fire what is due. Raises `StoreUnavailable`; whatever else is wrong with a schedule concerns no other.
+    def list_soon(self) -> None:
+        """Have the next look ask when schedules are due: one was added or changed in this process."""
+        self._next_list = 0.0
 
-        `was_asked` says that something has changed in this process: a schedule may have been added.
-        """
+    def look(self) -> None:
+        """Fire what is due. Raises `StoreUnavailable`; whatever else is wrong with a schedule concerns no other."""
         if not self._is_active:
             return
         now = monotonic()
         if now >= self._next_settling:
             self._next_settling = now + SETTLE_INTERVAL
             self._settle()
-        if was_asked or now >= self._next_list:
+        if now >= self._next_list:
             self._next_list = now + TIMES_LIST_INTERVAL
             self._upcoming = {}
             self._looks = 0
@@ -71,8 +75,10 @@ class ScheduleFiring:
                 self._note_due(document.name.removeprefix(SCHEDULES), document.due)
         self._upcoming = {name: due for name, due in list(self._upcoming.items()) if due > now}
         self._looks += 1
-        if not self._has_schedules and self._looks % LOOKS_WITHOUT_SCHEDULES:
+        is_time = self._looks % LOOKS_WITHOUT_SCHEDULES == 0 or now >= self._next_try
+        if not self._has_schedules and not is_time:
             return
+        self._next_try = now + NEW_SCHEDULES_INTERVAL
         for document in self._store.list_documents(SCHEDULES, due=True):
             self._has_schedules = True
             self._fire(document)

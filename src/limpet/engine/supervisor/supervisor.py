@@ -174,9 +174,9 @@ class Supervisor:
             for each, handler in handlers.items():
                 signal.signal(each, handler)
 
-    def nudge(self) -> None:
-        """Look at the store now, rather than when it is time: a run was queued, or time was skipped."""
-        self.watch_loop.look_now()
+    def nudge(self, schedules_changed: bool = False) -> None:
+        """Look at the store now, rather than when it is time: a run was queued, say, or time was skipped."""
+        self.watch_loop.look_now(schedules_changed)
 
     def _describe(self, name: str, since: float, now: float) -> WorkerInfo:
         """What the list of workers says of this one."""

@@ -87,7 +87,7 @@ class WatchLoop:
         self._watched_by = get_ident()
         try:
             self._watch(number)
-            self._admission.leave_lines()
+            self._leave_lines()
         finally:
             self._threads.end_idle()
             if self._watched_by == get_ident():
@@ -122,7 +122,7 @@ class WatchLoop:
                 pause = self._options.poll
                 self._resume_in_tasks(claimed, executor)
                 await loop.run_in_executor(executor, self._wait)
-        await loop.run_in_executor(executor, self._admission.leave_lines)
+        await loop.run_in_executor(executor, self._leave_lines)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def cancel_tasks(self) -> None:
@@ -157,7 +157,7 @@ class WatchLoop:
                     self._changed.wait_for(lambda: not self._picker.run_ids or self._has_next(), 1.0)
         except BaseException as error:
             problem = error
-        self._admission.leave_lines()
+        self._leave_lines()
         self._threads.end_idle()
         outcome.append(problem)
         self._changed.notify()
@@ -170,8 +170,10 @@ class WatchLoop:
             # A run in progress may queue others, or become ready again, so the last one has to end first.
             return bool(picked or self._picker.run_ids)
 
-    def look_now(self) -> None:
+    def look_now(self, schedules_changed: bool = False) -> None:
         """Look at the store now. A loop without room for more works off its backlog first."""
+        if schedules_changed:
+            self._schedules.list_soon()
         with self._changed.lock:
             if self._picker.room > 0 or not self._backlog:
                 self._next_look = 0.0
@@ -200,9 +202,8 @@ class WatchLoop:
         ready = self.look()
         if ready is None:
             return None
-        picked = self.pick(ready)
         try:
-            return self.claim(picked)
+            return self.claim(self.pick(ready))
         except Exception as problem:
             log().warning("couldn't claim runs: %s; will try again", problem)
             return None
@@ -221,7 +222,7 @@ class WatchLoop:
         self._stranded.look()
         # Before the store is asked: the runs that they start are ready.
         if monotonic() >= min(self._next_look, self._schedules.wake_up):
-            self._schedules.look(was_asked=not self._next_look)
+            self._schedules.look()
         may_have_room = monotonic() >= min(self._next_look, self._admission.wake_up)
         if may_have_room:
             self._admission.look()
@@ -251,16 +252,25 @@ class WatchLoop:
         served = [head for head in orphans if self._served.serves(head.lane)]
         # Before the store is asked: what helps these runs makes others ready.
         self._stranded.help([head for head in orphans if head not in served])
-        found, self._store_has_more = self._ready_runs.find(limit, self._admission.is_open)
-        if not self._store_has_more:
-            self._admission.leave_lines_without({head.lane for head in served + found})
-        return served + [head for head in found if head.run_id not in excluded]
+        found = self._ready_runs.find(limit, self._admission.is_open)
+        self._store_has_more = found.has_more
+        lanes = set(self._admission.lanes_in_line) - {head.lane for head in served}
+        self._admission.leave_lines(self._ready_runs.without_runs(lanes, found))
+        return served + [head for head in found.heads if head.run_id not in excluded]
+
+    def _leave_lines(self) -> None:
+        """Have all lanes leave the lines of limits: no run is claimed here for now."""
+        self._admission.leave_lines(self._admission.lanes_in_line)
 
     def pick(self, ready: list[RunHead]) -> list[RunHead]:
         """The runs to resume now, which have slots of their limits; the others are the new backlog."""
         admitted: list[RunHead] = []
         while picked := self._pick_next(ready):
-            found = self._admission.admit(picked)
+            try:
+                found = self._admission.admit(picked)
+            except BaseException:
+                self._resumer.give_up({head.run_id: head for head in (*admitted, *picked)}.values())
+                raise
             admitted += found
             if len(found) == len(picked):
                 break

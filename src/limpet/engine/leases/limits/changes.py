@@ -16,13 +16,15 @@ TAKE: Final = "take"
 RELEASE: Final = "release"
 UNDO: Final = "undo"
 KEEP: Final = "keep"
+UNCOUNT: Final = "uncount"
 
 
 class Step:
     """What a thread wants of a limit, and the outcome.
 
     A TAKE has the `old_ticket` that its call stood in line with, if it did, and gets the `ticket` that it stands
-    in line with. An UNDO and a KEEP have the time of the grant, and a KEEP its place in another line as `mark`.
+    in line with. An UNDO, an UNCOUNT and a KEEP have the time of the grant, and a KEEP its place in another line as
+    `mark`.
     """
 
     def __init__(self, kind: str, ask: Ask) -> None:
@@ -47,6 +49,8 @@ class Step:
             return rules.release(document, self.ask)
         if self.kind == UNDO:
             return rules.undo(document, self.ask, self.granted_at)
+        if self.kind == UNCOUNT:
+            return rules.uncount(document, self.ask, self.granted_at)
         if self.kind == KEEP:
             return rules.keep(document, self.ask, self.granted_at, self.mark, now)
         return document

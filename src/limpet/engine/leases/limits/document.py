@@ -23,7 +23,7 @@ FORMAT: Final = 1
 HELD: Final = "held"
 """A slot that a call or a run uses, under the lease of its run."""
 CLAIMING: Final = "claiming"
-"""A slot of a run that a worker is about to claim: `mark` says which worker."""
+"""A slot of a run that a worker is about to claim, or has claimed since: `mark` says which worker."""
 RESERVED: Final = "reserved"
 """A slot for the first in line, whose run got a post: `mark` is the ticket."""
 KEPT: Final = "kept"
@@ -122,7 +122,9 @@ def lane_text(lane: Lane) -> str:
 
 def lane_in(text: str) -> Lane:
     """The lane that a line or a slot names."""
-    queue, graph, plan = text.split("\n")
+    # The name of a graph may have any characters.
+    queue, _, rest = text.partition("\n")
+    graph, _, plan = rest.rpartition("\n")
     return Lane(queue, graph, plan)
 
 

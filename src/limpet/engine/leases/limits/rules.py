@@ -138,6 +138,18 @@ def take(document: LimitDocument, ask: Ask, now: float, line_is_served: bool = F
     return _grant(document, ask, now)
 
 
+def confirm(document: LimitDocument, ask: Ask, now: float, young: float) -> LimitDocument:
+    """A worker has claimed the run, and still has the slot for it. If that took long, the slot begins now.
+
+    Another process may be about to take out a slot that isn't `young` any more, as the run wasn't claimed when it
+    looked. It can't, once the document is another one.
+    """
+    own = _slot_under_lease(document, ask)
+    if own is None or ask.owner or own.state != CLAIMING or now - own.since < young:
+        return document
+    return renew(document, (own,), now)
+
+
 def is_claimed_by_another(document: LimitDocument, ask: Ask) -> bool:
     """Whether another worker is about to claim the run, or was when it crashed: so this one gets no slot for it."""
     own = _slot_under_lease(document, ask)
@@ -184,6 +196,16 @@ def release(document: LimitDocument, ask: Ask) -> LimitDocument:
 def undo(document: LimitDocument, ask: Ask, since: float) -> LimitDocument:
     """Take a grant back that was made at this time, as if it had never been: it doesn't count for the rate."""
     return _uncounted(release(document, ask), ask, since)
+
+
+def uncount(document: LimitDocument, ask: Ask, since: float) -> LimitDocument:
+    """Two workers were about to claim a run, and it counts for both: take the count of the one back that was later.
+
+    Only where there are no slots: else the second of them had none, and didn't count.
+    """
+    if document.values.concurrency is not None:
+        return document
+    return _uncounted(document, ask, since)
 
 
 def recount(document: LimitDocument, ask: Ask, since: float, now: float) -> LimitDocument | None:

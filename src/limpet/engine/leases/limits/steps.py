@@ -22,7 +22,16 @@ from time import sleep
 from typing import Final
 
 from limpet.engine.leases.limits import rules
-from limpet.engine.leases.limits.changes import MOST_SERVED, RELEASE, TAKE, UNDO, Change, Pending, Step
+from limpet.engine.leases.limits.changes import (
+    MOST_SERVED,
+    RELEASE,
+    TAKE,
+    UNCOUNT,
+    UNDO,
+    Change,
+    Pending,
+    Step,
+)
 from limpet.engine.leases.limits.document import (
     RESERVED,
     LimitDocument,
@@ -107,7 +116,7 @@ class LimitSteps:
     def give_back_later(self, steps: Sequence[Step]) -> None:
         """Have slots given back with the next change, as they couldn't be by this one."""
         for step in steps:
-            if step.kind == TAKE and not self._may_be_written:
+            if step.kind == UNCOUNT or (step.kind == TAKE and not self._may_be_written):
                 continue
             key = step.ask[:3]
             if step.kind == UNDO:
@@ -277,6 +286,7 @@ class LimitSteps:
         """What the steps make of the document."""
         change = Change(rules.normalised(before, now))
         for step in steps:
+            step.ticket = ""  # an earlier try may have given it one, and another process was faster
             change.document = step.given_back(change.document, now)
         asked = [step for step in steps if step.kind == TAKE]
         refused = self._take(change, asked, now)
@@ -336,8 +346,11 @@ class LimitSteps:
                 return after
             change.document = rules.undo(change.document, step.ask, step.counted_at)
         after = rules.take(change.document, step.ask, now, line_is_served)
-        step.is_counted = after is not None and after.window != change.document.window
-        return after
+        if after is None:
+            step.is_counted = False
+            return None
+        step.is_counted = after.window != change.document.window
+        return rules.confirm(after, step.ask, now, self._stored.grace / 2)
 
     def _needs_check(self, document: LimitDocument, refused: Sequence[Step], now: float) -> bool:
         """Whether to look for dead holders, as that may make room for who came just now.
@@ -389,11 +402,12 @@ class LimitSteps:
     def _serve(self, change: Change, standing: Sequence[Step], now: float) -> None:
         """Hand free slots to the first in line."""
         mine = {step.ticket: step for step in standing}
-        front, is_whole_line = self._front(
+        front, is_whole_line, has_unreadable = self._front(
             change.document, min(rules.room(change.document, now), MOST_SERVED)
         )
         if not front and not change.standing:
-            change.document = rules.empty_line(change.document)
+            if not has_unreadable:
+                change.document = rules.empty_line(change.document)
             return
         # A lane whose turn this change takes is still there, and none of its runs would use another slot for it.
         gone = {entry.ticket for entry in change.leaving if entry.is_of_lane}

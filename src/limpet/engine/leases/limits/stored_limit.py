@@ -25,9 +25,9 @@ from limpet.engine.leases.limits.document import (
     read_limit,
 )
 from limpet.engine.leases.process_identity import is_dead
-from limpet.errors import AlreadyCompleted, RunNotFound, StoreError
+from limpet.errors import AlreadyCompleted, RunNotFound, StoreError, UnsupportedFormat
 from limpet.journal.inbox import letter_post
-from limpet.journal.store import ENDED, Lease, RunHead
+from limpet.journal.store import ENDED, Document, Lease, RunHead
 from limpet.journal.waits import SLOT
 
 
@@ -39,10 +39,11 @@ class Evidence(NamedTuple):
 
 
 class Front(NamedTuple):
-    """The first in line, in order, and whether that is the whole line."""
+    """The first in line, in order, whether that is the whole line, and whether some in it can't be read here."""
 
     entries: list[LineEntry]
     is_whole_line: bool
+    has_unreadable: bool = False
 
 
 class StoredLimit:
@@ -79,9 +80,15 @@ class StoredLimit:
             self.leave(entry)
 
     def front(self, count: int) -> Front:
-        """The first in line, in order; `count` at most. Those whose runs have ended or are gone drop out."""
+        """The first in line, in order; about `count`. Those whose runs have ended or are gone drop out.
+
+        If none can be read, all are looked at: a store leaves out what is damaged, and one that is of a newer version
+        stays in line.
+        """
+        limit: int | None = count
         while True:
-            entries = self._entries(count)
+            documents = self._store.list_documents(line_prefix(self.name), limit=limit)
+            entries = self._read_entries(documents)
             heads = self._heads([entry.run_id for entry in entries])
             waiting = []
             for entry in entries:
@@ -89,8 +96,10 @@ class StoredLimit:
                     waiting.append(entry)
                 else:
                     self.leave(entry)
-            if waiting or not entries:
-                return Front(waiting, is_whole_line=len(entries) < count)
+            if waiting or limit is None:
+                is_whole_line = limit is None or len(documents) < limit
+                return Front(waiting, is_whole_line, len(entries) < len(documents))
+            limit = None
 
     def waiting(self, count: int | None = None) -> list[LineEntry]:
         """Those that stand in line, in order, as they are; at most `count`."""
@@ -268,10 +277,16 @@ class StoredLimit:
         return dict(zip(unique, self._store.heads(unique), strict=True))
 
     def _entries(self, count: int | None) -> list[LineEntry]:
+        return self._read_entries(self._store.list_documents(line_prefix(self.name), limit=count))
+
+    def _read_entries(self, documents: Sequence[Document]) -> list[LineEntry]:
+        """The calls in these documents. One that is damaged is deleted: its run asks again by itself, later."""
         entries = []
-        for found in self._store.list_documents(line_prefix(self.name), limit=count):
+        for found in documents:
             try:
                 entries.append(read_entry(found.name, found.body, found.version))
+            except UnsupportedFormat as problem:
+                _log_damage(str(problem))
             except StoreError as problem:
                 _log_damage(str(problem))
                 with suppress(StoreError):
