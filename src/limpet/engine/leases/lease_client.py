@@ -332,10 +332,8 @@ class LeaseClient:
         if head.holder != this_process():
             return False
         clients = clients_in_use()
-        claims = [
-            claim for client in clients for claim in list(client._claims) if head.run_id in claim.run_ids
-        ]
-        if sum(claim.lock.locked() for claim in claims) > 1:
+        claims = [claim for client in clients for claim in list(client._claims)]
+        if sum(claim.lock.locked() for claim in claims if head.run_id in claim.run_ids) > 1:
             return False
         return not any(client._knows(head, self.store) for client in clients)
 
@@ -385,8 +383,8 @@ def client_for(store: Store, ttl: float = LEASE) -> LeaseClient:
 def held_in_this_process(store: Store, run_id: str) -> HeldLease | None:
     """The lease of a run, if this process has it, with whatever length of leases."""
     clients = [client for client in clients_in_use() if client.store is store]
-    found = [held for client in clients if (held := client.held.get(run_id)) is not None and held.is_in_use]
-    return next(iter(found), None)
+    found = [client.held.get(run_id) for client in clients]
+    return next((held for held in found if held is not None and held.is_in_use), None)
 
 
 def executes_runs() -> bool:
@@ -395,8 +393,7 @@ def executes_runs() -> bool:
 
 
 def clients_in_use() -> list[LeaseClient]:
-    """All clients of this process."""
-    # Not `values()`: that fails if another thread makes a client meanwhile.
+    """All clients of this process, also while another thread makes one."""
     return [client for found in _clients.valuerefs() if (client := found()) is not None]
 
 
@@ -423,8 +420,6 @@ def register_supervisor(store: Store, supervisor: Nudgeable) -> None:
 
 def nudge_supervisors(store: Store, schedules_changed: bool = False) -> None:
     """Have the supervisors of this process look for runs now. Those of other processes poll the store."""
-    if store not in _supervisors:
-        return
     with _clients_lock:
         supervisors = list(_supervisors.get(store, ()))
     for supervisor in supervisors:

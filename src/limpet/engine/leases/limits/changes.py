@@ -8,6 +8,7 @@ from typing import Final
 from limpet.engine.leases.limits import rules
 from limpet.engine.leases.limits.document import LimitDocument, LineEntry
 from limpet.engine.leases.limits.rules import Ask
+from limpet.engine.leases.limits.stored_limit import StoredLimit
 
 MOST_SERVED: Final = 50
 """How many in line are served by one change."""
@@ -80,6 +81,20 @@ class Change:
         if not rules.is_limiting(self.document):
             return bool(self.told)
         return len(self.told) >= MOST_SERVED
+
+    def only_confirms(self, before: LimitDocument, steps: Sequence[Step]) -> bool:
+        """Whether steps are granted by slots that they have, and nothing changes."""
+        is_granted = any(step.is_granted for step in steps)
+        return self.document == before and rules.is_limiting(before) and is_granted
+
+    def follow_up(self, stored: StoredLimit) -> None:
+        """Do what has to happen after it is written."""
+        for entry in self.standing:
+            stored.stand(entry)
+        for entry in self.told:
+            stored.tell(entry)
+        for entry in self.leaving:
+            stored.leave(entry)
 
 
 class Pending:

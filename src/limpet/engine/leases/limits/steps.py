@@ -237,7 +237,7 @@ class LimitSteps:
             before = self._document()
             now = self._now()
             change = self._decide(before, [*owed.values(), *steps], now, checks)
-            if self._known is was_known and _is_only_confirmed(before, change, steps):
+            if self._known is was_known and change.only_confirms(before, steps):
                 # Nothing is written, so only the store can say that it still has the slots.
                 self._known = None
                 continue
@@ -250,7 +250,7 @@ class LimitSteps:
         for key, step in owed.items():
             if self._owed.get(key) is step:
                 del self._owed[key]
-        self._follow_up(change)
+        change.follow_up(self._stored)
         for step in steps:
             step.is_standing = bool(step.ticket) and not step.is_granted
         return change
@@ -442,19 +442,6 @@ class LimitSteps:
             if front.is_whole_line or len(unserved) > wanted:
                 return front
             count *= 2
-
-    def _follow_up(self, change: Change) -> None:
-        for entry in change.standing:
-            self._stored.stand(entry)
-        for entry in change.told:
-            self._stored.tell(entry)
-        for entry in change.leaving:
-            self._stored.leave(entry)
-
-
-def _is_only_confirmed(before: LimitDocument, change: Change, steps: Sequence[Step]) -> bool:
-    """Whether steps are granted by slots that they have, and nothing changes."""
-    return change.document == before and rules.is_limiting(before) and any(step.is_granted for step in steps)
 
 
 def _unique() -> str:
