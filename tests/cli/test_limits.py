@@ -81,6 +81,33 @@ def test_the_queues_of_a_limit_are_named_as_those_of_a_worker_and_shown(runs: Co
     assert "queues" not in runs("limits", "set", "gpus", "--queue", "none").out.partition("(")[0]
 
 
+def test_a_limit_has_queues_or_none_and_not_both(runs: Command) -> None:
+    """H18: `none` in any case takes its queues away, and isn't the name of a queue."""
+    runs("limits", "set", "gpus", "--concurrency", "2", "--queue", "gpu")
+    refused = runs("limits", "set", "gpus", "--queue", "none,gpu")
+    assert (refused.code, "--queue takes names of queues, or none: not both" in refused.err) == (2, True)
+    assert runs("limits", "show", "gpus", "--json").data["queues"] == ["gpu"]
+    assert runs("limits", "set", "gpus", "--queue", "None", "--json").data["queues"] == []
+
+
+def test_a_limit_without_values_is_said_to_limit_nothing(runs: Command) -> None:
+    """H18: its queues alone don't limit, and it isn't of the code either."""
+    nothing = "gpus limits nothing, as it has neither a concurrency nor a rate"
+    assert nothing in runs("limits", "set", "gpus", "--queue", "gpu").err
+    assert nothing not in runs("limits", "set", "gpus", "--concurrency", "2").err
+    assert nothing not in runs("limits", "set", "gpus", "--rate", "5/s", "--concurrency", "none").err
+    assert nothing in runs("limits", "set", "gpus", "--reset").err
+    assert runs("limits", "list").out.split()[-5:] == ["gpus", "none", "none", "0", "none"]
+
+
+def test_an_unknown_limit_leads_to_the_list(runs: Command) -> None:
+    """H18: as the next command, for people and for programs."""
+    missing = runs("limits", "show", "openai")
+    assert missing.err.startswith("error: no limit 'openai' in this store")
+    assert missing.err.endswith("List the limits with:\n  limpet limits list\n")
+    assert runs("limits", "delete", "openai", "--json").data["error"]["next"] == "limpet limits list"
+
+
 def test_a_limit_that_is_set_under_a_misspelt_name_is_noticed(runs: Command) -> None:
     """H18: it is made, as it may be set before a program declares it."""
     made = runs("limits", "set", "openai", "--concurrency", "1").err

@@ -123,6 +123,8 @@ def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
     missing = limpet("schedules", "pause", "sums")
     assert missing.code == 4
     assert missing.err.startswith("error: no schedule 'sums' in this store\nList the schedules with:\n")
+    error = limpet("schedules", "show", "sums", "--json").data["error"]
+    assert error["next"] == "limpet schedules list"
 
 
 @pytest.mark.parametrize(
