@@ -111,12 +111,12 @@ def test_an_unknown_limit_leads_to_the_list(runs: Command) -> None:
 def test_a_limit_that_is_set_under_a_misspelt_name_is_noticed(runs: Command) -> None:
     """H18: it is made, as it may be set before a program declares it."""
     made = runs("limits", "set", "openai", "--concurrency", "1").err
-    assert "openai is a new limit, which no program declares" in made
+    assert "openai is a new limit, which no program has declared so far" in made
     assert "did you mean" not in made
     assert "new limit" not in runs("limits", "set", "openai", "--concurrency", "2").err
     misspelt = runs("limits", "set", "openaj", "--concurrency", "2")
     assert misspelt.code == 0
-    assert "openaj is a new limit, which no program declares; did you mean 'openai'?" in misspelt.err
+    assert "openaj is a new limit, which no program has declared so far; did you mean 'openai'?" in misspelt.err
 
 
 def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
@@ -142,6 +142,23 @@ whole = StateGraph({"n": int}, name="whole")
 whole.add_node("work", lambda state: {"n": 1})
 whole.set_entry_point("work").set_finish_point("work").compile(limits=[Limit("jobs", rate="1/h")])
 """
+
+
+def test_a_limit_of_the_projects_graphs_is_not_said_to_be_new(limpet: Command, here: Path) -> None:
+    """H18: no run has declared it in the store so far; limits of nodes count, and those of whole runs."""
+    (here / "limited.py").write_text(LIMITED)
+    (here / "pyproject.toml").write_text(
+        '[tool.limpet]\nstore = "sqlite:///limpet.db"\ngraphs = ["limited:asks", "limited:whole"]\n'
+    )
+    sys.modules.pop("limited", None)
+    for name in ("openai", "jobs"):
+        assert "new limit" not in limpet("limits", "set", name, "--concurrency", "1").err
+    misspelt = limpet("limits", "set", "openaj", "--concurrency", "1").err
+    assert "openaj is a new limit, which no program has declared so far; did you mean 'openai'?" in misspelt
+    (here / "limited.py").write_text("broken")
+    sys.modules.pop("limited", None)
+    done = limpet("limits", "set", "unknown", "--concurrency", "1")
+    assert (done.code, "unknown is a new limit" in done.err) == (0, True)
 
 
 @pytest.fixture

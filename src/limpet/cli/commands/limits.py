@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
 from limpet import LimitInfo, Limits
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_store
-from limpet.errors import UsageError, did_you_mean
+from limpet.cli.project import command_line, find_store, project_graphs
+from limpet.errors import LimpetError, UsageError, did_you_mean
 from limpet.limits import SlotHolder, SlotWaiter
 
 SHOWN_WAITING = 20
@@ -95,9 +96,7 @@ def set_limit(args: Namespace, output: Output) -> int:
             values += f", queues {' '.join(info.queues)}"
         output.message(f"{info.name}: {values} ({_sources(info)})")
         if info.name not in known:
-            output.say(
-                f"{info.name} is a new limit, which no program declares{did_you_mean(info.name, known)}"
-            )
+            _say_if_unknown(args, output, info.name, known)
         if info.concurrency is None and info.rate is None:
             output.say(f"{info.name} limits nothing, as it has neither a concurrency nor a rate")
         output.hint("what uses it:", command_line("limits show", args, info.name))
@@ -114,6 +113,18 @@ def delete(args: Namespace, output: Output) -> int:
             f"deleted the limit {args.name}: nothing is limited by it, until a program that declares it starts"
         )
     return OK
+
+
+def _say_if_unknown(args: Namespace, output: Output, name: str, stored: list[str]) -> None:
+    """Say that no program has declared a limit, unless a graph of the project does: its name may be misspelt."""
+    declared: list[str] = []
+    with suppress(LimpetError):  # the code can't be loaded
+        for graph in project_graphs(args):
+            compiled = graph.compiled()
+            declared += [limit.name for limit in (*compiled.limits, *compiled.plan.limits)]
+    if name not in declared:
+        near = did_you_mean(name, [*stored, *declared])
+        output.say(f"{name} is a new limit, which no program has declared so far{near}")
 
 
 def _limits(args: Namespace, must_exist: bool = True) -> Limits:
