@@ -116,7 +116,9 @@ def test_a_limit_that_is_set_under_a_misspelt_name_is_noticed(runs: Command) -> 
     assert "new limit" not in runs("limits", "set", "openai", "--concurrency", "2").err
     misspelt = runs("limits", "set", "openaj", "--concurrency", "2")
     assert misspelt.code == 0
-    assert "openaj is a new limit, which no program has declared so far; did you mean 'openai'?" in misspelt.err
+    assert (
+        "openaj is a new limit, which no program has declared so far; did you mean 'openai'?" in misspelt.err
+    )
 
 
 def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
