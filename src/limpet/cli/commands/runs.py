@@ -13,7 +13,7 @@ from limpet.cli.exit_codes import OK
 from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_run, find_runs, find_store, project_graphs
-from limpet.cli.run_display import waits_of
+from limpet.cli.run_display import waits_of, why_abandoned
 from limpet.cli.values import utc_time
 from limpet.defaults import QUEUE
 from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
@@ -27,7 +27,7 @@ LONG_IN_QUEUE = 60.0
 """Seconds after which a list asks whether a run that is queued has a worker."""
 
 ABANDONED = "abandoned"
-"""The shown status of a run whose process crashed."""
+"""The shown status of a run whose process crashed, or hasn't renewed its lease in time."""
 
 NEXT_LAYER = "next layer"
 """What is shown for the step between two layers of a workflow, which plans the next one."""
@@ -274,9 +274,9 @@ def _messages_of(info: RunInfo) -> str | None:
 
 
 def holder_of(info: RunInfo) -> str | None:
-    """The process that holds a run, or held it when it crashed."""
+    """The process that holds a run, and why it counts as abandoned."""
     if info.shown_status == ABANDONED:
-        return f"{info.held_by}, which crashed"
+        return f"{info.held_by}, which {why_abandoned(info)}"
     return info.held_by
 
 
@@ -357,6 +357,6 @@ def _summary(info: RunInfo, output: Output, known: set[str] | None = None) -> st
         case "waiting":
             return f"waits for {waits_of(info)}"
         case "abandoned":
-            return "its process crashed"
+            return f"its process {why_abandoned(info)}"
         case _:
             return info.reason or ""
