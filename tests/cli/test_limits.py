@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -65,6 +66,38 @@ def test_a_limit_is_set_shown_reset_and_deleted(runs: Command, here: Path) -> No
     assert runs("limits", "delete", "openai").code == 0
     assert runs("limits", "list", "--json").data == []
     assert store.list_documents("limit line/") == []
+
+
+def test_a_long_line_is_shown_by_its_beginning(runs: Command, here: Path) -> None:
+    """H18: and how many more wait is said; the calls are shown by step and node."""
+    store = open_store(f"sqlite:///{here}/limpet.db")
+    client = limits_of(client_for(store))
+    client.declare([Limit("openai", concurrency=1)])
+    leases = [store.create(NewRun(f"r{number:02}", "g", [b"x"], holder="h")) for number in range(24)]
+    client.acquire([SlotRequest(lease, "2/ask", ("openai",)) for lease in leases if lease], True)
+    shown = runs("limits", "show", "openai").out
+    assert shown.count("step/node") == 2
+    assert shown.count("2/ask") == 21
+    assert "… and 3 more" in shown
+    assert re.search("^waiting +23$", shown, re.M)
+    data = runs("limits", "show", "openai", "--json").data
+    assert (data["waiting"], len(data["first_in_line"])) == (23, 20)
+
+
+def test_queued_runs_of_a_graph_and_queue_are_shown_as_one_that_waits(limited: Command, here: Path) -> None:
+    """H18: however many there are, as one place in the line is for whichever of them is next."""
+    for name in ("first", "second"):
+        limited("run", "limited:whole", "--detach", "--id", name, "--queue", "gpu")
+    limited("worker", "limited:whole", "--once")
+    store = open_store(f"sqlite:///{here}/limpet.db")
+    head = store.head("first")
+    asked = SlotRequest(
+        Lease("first", head.fence + 1, 0.0), "", ("gpus",), is_claimed=False, lane=lane_text(head.lane)
+    )
+    assert limits_of(client_for(store)).acquire([asked], stands_in_line=True) != [None]
+    shown = limited("limits", "show", "gpus").out
+    assert "(next run of whole in queue gpu)" in shown
+    assert re.search(r"^waiting +1 \(all queued runs of a graph and queue are one\)$", shown, re.M)
 
 
 def test_a_limit_can_be_set_before_any_program_declares_it(limpet: Command, here: Path) -> None:

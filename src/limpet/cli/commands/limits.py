@@ -48,9 +48,10 @@ def show(args: Namespace, output: Output) -> int:
     """One limit: what holds its slots, and what waits first."""
     limits = _limits(args)
     info = limits.get(args.name)
-    waiting = limits.waiting(args.name, SHOWN_WAITING)
+    waiting = limits.waiting(args.name)
+    first = waiting[:SHOWN_WAITING]
     if output.json:
-        output.result({**_data(info), "first_in_line": [each._asdict() for each in waiting]})
+        output.result({**_data(info), "first_in_line": [each._asdict() for each in first]})
         return OK
     output.facts(
         {
@@ -59,15 +60,17 @@ def show(args: Namespace, output: Output) -> int:
             "rate": _rate(info),
             "queues": " ".join(info.queues),
             "values": _sources(info),
-            "waiting": str(info.waiting),
+            "waiting": _waiting(waiting),
         }
     )
     if info.held:
         rows = [(*_whose(each), each.state, output.time(each.since)) for each in info.held]
-        output.table(("run", "call", "slot", output.time_heading("since")), rows)
+        output.table(("run", "step/node", "slot", output.time_heading("since")), rows)
     if waiting:
-        rows = [(*_whose(each), "waits", "") for each in waiting]
-        output.table(("run", "call", "slot", ""), rows)
+        rows = [(*_whose(each), "waits", "") for each in first]
+        if len(waiting) > len(first):
+            rows.append((f"… and {len(waiting) - len(first):,} more", "", "", ""))
+        output.table(("run", "step/node", "slot", ""), rows)
     return OK
 
 
@@ -146,7 +149,14 @@ def _whose(each: SlotHolder | SlotWaiter) -> tuple[str, str]:
     """The run and the call, in two columns; or which run it is for."""
     if each.run_id:
         return each.run_id, each.call
-    return f"(next run of {each.graph})", f"queue {each.queue}"
+    return f"(next run of {each.graph} in queue {each.queue})", ""
+
+
+def _waiting(line: list[SlotWaiter]) -> str:
+    """How many wait. The queued runs of a graph and queue have one place together, so they count as one."""
+    if all(each.run_id for each in line):
+        return str(len(line))
+    return f"{len(line)} (all queued runs of a graph and queue are one)"
 
 
 def _concurrency(info: LimitInfo) -> str:
