@@ -21,6 +21,7 @@ from limpet.engine.leases.workers import why_unserved
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import masked
+from limpet.journal.inbox import is_cancel
 from limpet.journal.store import Lane
 
 LONG_IN_QUEUE = 60.0
@@ -90,10 +91,12 @@ def show(args: Namespace, output: Output) -> int:
     runs = find_run(args, output)
     info = runs.get(args.run).info
     limits = awaited_limits(args, info)
+    cancels = _cancel_requests(args, info)
     if output.json:
         output.result(
             {
                 **_facts(info),
+                "cancel_requested": cancels > 0,
                 "limits": [limit._asdict() for limit in limits],
                 "unserved": _why_unserved(runs, info) or None,
             }
@@ -111,7 +114,8 @@ def show(args: Namespace, output: Output) -> int:
             "node": node_of(info),
             "why": info.reason,
             "waits for": waits_of(info, limits),
-            "messages": _messages_of(info),
+            "messages": _messages_of(info, info.inbox - cancels),
+            "cancellation": "requested" if cancels else None,
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
             "deadline": _deadline(info),
@@ -265,11 +269,21 @@ def awaited_limits(args: Namespace, info: RunInfo) -> list[AwaitedLimit]:
     return []
 
 
-def _messages_of(info: RunInfo) -> str | None:
-    """How many messages wait for a run, by name, and how many posts no process has taken in."""
+def _cancel_requests(args: Namespace, info: RunInfo) -> int:
+    """How many requests to cancel a run wait for its process to take them in."""
+    if not info.inbox:
+        return 0
+    with suppress(LimpetError):  # the run has gone, or its inbox can't be read
+        posts = find_store(args, must_exist=True).inbox(info.run_id)
+        return min(sum(is_cancel(post.key) for post in posts), info.inbox)
+    return 0
+
+
+def _messages_of(info: RunInfo, untaken: int) -> str | None:
+    """How many messages wait for a run, by name, and how many no process has taken in."""
     found = [f"{count} {name}" for name, count in info.messages.items()]
-    if info.inbox:
-        found.append(f"{info.inbox} not taken in yet")
+    if untaken:
+        found.append(f"{untaken} not taken in yet")
     return ", ".join(found) or None
 
 
