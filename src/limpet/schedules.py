@@ -305,7 +305,7 @@ class Schedules:
         """The client of the store. Raises `StoreUnavailable` for a file or directory that isn't there yet."""
         if self._opened is None:
             if is_absent(path_of(self._store)):
-                refuse_absent(path_of(self._store), "the path, or add a schedule there")
+                refuse_absent(path_of(self._store), "the path, or add a schedule there", "schedules")
             return self._open()
         return self._opened
 

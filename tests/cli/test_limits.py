@@ -162,6 +162,10 @@ def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
     assert runs("limits", "set", "openai").code == 2
     for words in (["--concurrency", "0"], ["--concurrency", "many"], ["--rate", "fast"], ["--queue", "a/b"]):
         assert runs("limits", "set", "openai", *words).code == 2
+    for wrong in ("-1", "many"):
+        said = f"--concurrency takes a whole number of at least 1, or none, not '{wrong}'"
+        assert said in runs("limits", "set", "openai", f"--concurrency={wrong}").err
+    assert "a limit must be a text of 1 to 100" in runs("limits", "set", "a/b", "--concurrency", "1").err
     runs("limits", "set", "openai", "--concurrency", "1")
     assert "did you mean 'openai'?" in runs("limits", "delete", "openaj").err
 

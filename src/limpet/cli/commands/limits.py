@@ -198,5 +198,5 @@ def _whole_number(text: str) -> int | None:
     if text.lower() == NONE:
         return None
     if not text.isascii() or not text.isdecimal():
-        raise UsageError(f"--concurrency takes a whole number, or none, not {text!r}")
+        raise UsageError(f"--concurrency takes a whole number of at least 1, or none, not {text!r}")
     return int(text)
