@@ -1,6 +1,7 @@
 # make test   everything that has to hold: lint, format, types, import contracts, measures of the code, tests
 # make demo   the demonstration, from an environment with the library alone
 # make bench  the benchmarks
+# make hunt   longer hunts for rare faults: FIRE_MINUTES=… for each store, SIMULATION_SCHEDULES=… of each simulation
 # make docs   the documentation as a site, in build/site
 #
 # Each makes its own environment in .venv and needs only Python 3.11 or newer and a package registry.
@@ -9,7 +10,10 @@
 
 VENV ?= .venv
 JOBS ?= 4
+FIRE_MINUTES ?= 5
+SIMULATION_SCHEDULES ?= 2000
 CODE := src tests tools $(wildcard benchmarks examples)
+SIMULATIONS := $(addprefix tests/models/test_,simulation.py limited_simulation.py simulated_limits.py simulated_schedules.py)
 BIN := $(VENV)/bin
 PY := $(BIN)/python
 
@@ -18,7 +22,7 @@ export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 unexport PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER PYTHONHOME PYTHONPATH
 
-.PHONY: test lint format demo bench docs coverage clean
+.PHONY: test lint format demo bench hunt docs coverage clean
 .DEFAULT_GOAL := test
 
 test: lint
@@ -46,6 +50,10 @@ demo: $(VENV)/.light
 
 bench: $(VENV)/.light
 	@$(PY) benchmarks/run.py
+
+hunt: $(VENV)/.dev
+	FIRE_MINUTES=$(FIRE_MINUTES) $(PY) -m pytest -s -p no:xdist tests/e2e/test_under_fire.py
+	SIMULATION_SCHEDULES=$(SIMULATION_SCHEDULES) $(PY) -m pytest -n $(JOBS) --timeout 0 $(SIMULATIONS)
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --quiet --strict

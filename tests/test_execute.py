@@ -261,7 +261,7 @@ def test_the_run_id_may_be_chosen_and_is_taken_only_once() -> None:
 def test_what_can_not_be_a_run_id_is_refused(run_id: Any) -> None:
     """P6: a str of 1 to 200 printable characters."""
     graph = line(1, Nodes()).compile(store="memory://")
-    with pytest.raises(UsageError, match="a run id must be a str of 1 to 200 printable characters"):
+    with pytest.raises(UsageError, match="a run id must be a text of 1 to 200 printable characters"):
         graph.execute({}, run_id=run_id)
 
 

@@ -270,7 +270,14 @@ def test_a_trigger_starts_a_run_besides_the_plan(
     first = schedules.trigger("sums")
     assert first == "sums:20261115T020000.000000Z-manual"
     second = schedules.trigger("sums")
+    assert schedules.get("sums").triggers == (first, second)
+    clock.skip(minutes=3)
     worker(memory, graph).look()
+    info = schedules.get("sums")
+    assert info.triggers == ()
+    assert [firing.planned - BEGIN.timestamp() for firing in info.recent] == pytest.approx(
+        [0, 1e-6], abs=1e-6
+    )
     third = schedules.trigger("sums")
     worker(memory, graph).look()
     assert run_ids(memory) == sorted({first, second, third})

@@ -25,7 +25,7 @@ from limpet.engine.schedules.schedule import (
     write_schedule,
 )
 from limpet.engine.schedules.schedule_info import ScheduleInfo, schedule_info, with_run_statuses
-from limpet.engine.schedules.timetable import local_time, make_timetable
+from limpet.engine.schedules.timetable import local_time, make_timetable, trigger_stamp
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import StartRequest, check_priority, queued_progress, tag_names
 from limpet.engine.supervisor.catalog import Graph
@@ -214,10 +214,10 @@ class Schedules:
         def triggered(schedule: Schedule) -> Schedule:
             nonlocal run_id
             at = datetime.fromtimestamp(self._client.store_time(), UTC)
-            run_id = _manual_id(name, at)
+            run_id = f"{name}:{trigger_stamp(at)}"
             while run_id in schedule.place.triggers or self._client.store.heads([run_id])[0] is not None:
                 at += timedelta(microseconds=1)
-                run_id = _manual_id(name, at)
+                run_id = f"{name}:{trigger_stamp(at)}"
             place = schedule.place._replace(triggers=(*schedule.place.triggers, run_id))
             return schedule._replace(place=place)
 
@@ -305,7 +305,7 @@ class Schedules:
         """The client of the store. Raises `StoreUnavailable` for a file or directory that isn't there yet."""
         if self._opened is None:
             if is_absent(path_of(self._store)):
-                refuse_absent(path_of(self._store), "the path, or add a schedule there")
+                refuse_absent(path_of(self._store), "the path, or add a schedule there", "schedules")
             return self._open()
         return self._opened
 
@@ -362,7 +362,3 @@ def _discard_undecided(client: LeaseClient, schedule: Schedule, changed: Schedul
     for run_id in run_ids:
         if changed is None or not changed.mentions(run_id):
             discard(client, run_id)
-
-
-def _manual_id(name: str, at: datetime) -> str:
-    return f"{name}:{at.strftime('%Y%m%dT%H%M%S.%fZ')}-manual"

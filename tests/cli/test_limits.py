@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -67,6 +68,38 @@ def test_a_limit_is_set_shown_reset_and_deleted(runs: Command, here: Path) -> No
     assert store.list_documents("limit line/") == []
 
 
+def test_a_long_line_is_shown_by_its_beginning(runs: Command, here: Path) -> None:
+    """H18: and how many more wait is said; the calls are shown by step and node."""
+    store = open_store(f"sqlite:///{here}/limpet.db")
+    client = limits_of(client_for(store))
+    client.declare([Limit("openai", concurrency=1)])
+    leases = [store.create(NewRun(f"r{number:02}", "g", [b"x"], holder="h")) for number in range(24)]
+    client.acquire([SlotRequest(lease, "2/ask", ("openai",)) for lease in leases if lease], True)
+    shown = runs("limits", "show", "openai").out
+    assert shown.count("step/node") == 2
+    assert shown.count("2/ask") == 21
+    assert "… and 3 more" in shown
+    assert re.search("^waiting +23$", shown, re.M)
+    data = runs("limits", "show", "openai", "--json").data
+    assert (data["waiting"], len(data["first_in_line"])) == (23, 20)
+
+
+def test_queued_runs_of_a_graph_and_queue_are_shown_as_one_that_waits(limited: Command, here: Path) -> None:
+    """H18: however many there are, as one place in the line is for whichever of them is next."""
+    for name in ("first", "second"):
+        limited("run", "limited:whole", "--detach", "--id", name, "--queue", "gpu")
+    limited("worker", "limited:whole", "--once")
+    store = open_store(f"sqlite:///{here}/limpet.db")
+    head = store.head("first")
+    asked = SlotRequest(
+        Lease("first", head.fence + 1, 0.0), "", ("gpus",), is_claimed=False, lane=lane_text(head.lane)
+    )
+    assert limits_of(client_for(store)).acquire([asked], stands_in_line=True) != [None]
+    shown = limited("limits", "show", "gpus").out
+    assert "(next run of whole in queue gpu)" in shown
+    assert re.search(r"^waiting +1 \(all queued runs of a graph and queue are one\)$", shown, re.M)
+
+
 def test_a_limit_can_be_set_before_any_program_declares_it(limpet: Command, here: Path) -> None:
     """H18."""
     assert limpet("limits", "set", "gpu", "--concurrency", "2", "--store", "sqlite:///limpet.db").code == 0
@@ -81,15 +114,44 @@ def test_the_queues_of_a_limit_are_named_as_those_of_a_worker_and_shown(runs: Co
     assert "queues" not in runs("limits", "set", "gpus", "--queue", "none").out.partition("(")[0]
 
 
+def test_a_limit_has_queues_or_none_and_not_both(runs: Command) -> None:
+    """H18: `none` in any case takes its queues away, and isn't the name of a queue."""
+    runs("limits", "set", "gpus", "--concurrency", "2", "--queue", "gpu")
+    refused = runs("limits", "set", "gpus", "--queue", "none,gpu")
+    assert (refused.code, "--queue takes names of queues, or none: not both" in refused.err) == (2, True)
+    assert runs("limits", "show", "gpus", "--json").data["queues"] == ["gpu"]
+    assert runs("limits", "set", "gpus", "--queue", "None", "--json").data["queues"] == []
+
+
+def test_a_limit_without_values_is_said_to_limit_nothing(runs: Command) -> None:
+    """H18: its queues alone don't limit, and it isn't of the code either."""
+    nothing = "gpus limits nothing, as it has neither a concurrency nor a rate"
+    assert nothing in runs("limits", "set", "gpus", "--queue", "gpu").err
+    assert nothing not in runs("limits", "set", "gpus", "--concurrency", "2").err
+    assert nothing not in runs("limits", "set", "gpus", "--rate", "5/s", "--concurrency", "none").err
+    assert nothing in runs("limits", "set", "gpus", "--reset").err
+    assert runs("limits", "list").out.split()[-5:] == ["gpus", "none", "none", "0", "none"]
+
+
+def test_an_unknown_limit_leads_to_the_list(runs: Command) -> None:
+    """H18: as the next command, for people and for programs."""
+    missing = runs("limits", "show", "openai")
+    assert missing.err.startswith("error: no limit 'openai' in this store")
+    assert missing.err.endswith("List the limits with:\n  limpet limits list\n")
+    assert runs("limits", "delete", "openai", "--json").data["error"]["next"] == "limpet limits list"
+
+
 def test_a_limit_that_is_set_under_a_misspelt_name_is_noticed(runs: Command) -> None:
     """H18: it is made, as it may be set before a program declares it."""
     made = runs("limits", "set", "openai", "--concurrency", "1").err
-    assert "openai is a new limit, which no program declares" in made
+    assert "openai is a new limit, which no program has declared so far" in made
     assert "did you mean" not in made
     assert "new limit" not in runs("limits", "set", "openai", "--concurrency", "2").err
     misspelt = runs("limits", "set", "openaj", "--concurrency", "2")
     assert misspelt.code == 0
-    assert "openaj is a new limit, which no program declares; did you mean 'openai'?" in misspelt.err
+    assert (
+        "openaj is a new limit, which no program has declared so far; did you mean 'openai'?" in misspelt.err
+    )
 
 
 def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
@@ -100,6 +162,10 @@ def test_what_cant_be_a_limit_is_refused(runs: Command) -> None:
     assert runs("limits", "set", "openai").code == 2
     for words in (["--concurrency", "0"], ["--concurrency", "many"], ["--rate", "fast"], ["--queue", "a/b"]):
         assert runs("limits", "set", "openai", *words).code == 2
+    for wrong in ("-1", "many"):
+        said = f"--concurrency takes a whole number of at least 1, or none, not '{wrong}'"
+        assert said in runs("limits", "set", "openai", f"--concurrency={wrong}").err
+    assert "a limit must be a text of 1 to 100" in runs("limits", "set", "a/b", "--concurrency", "1").err
     runs("limits", "set", "openai", "--concurrency", "1")
     assert "did you mean 'openai'?" in runs("limits", "delete", "openaj").err
 
@@ -115,6 +181,23 @@ whole = StateGraph({"n": int}, name="whole")
 whole.add_node("work", lambda state: {"n": 1})
 whole.set_entry_point("work").set_finish_point("work").compile(limits=[Limit("jobs", rate="1/h")])
 """
+
+
+def test_a_limit_of_the_projects_graphs_is_not_said_to_be_new(limpet: Command, here: Path) -> None:
+    """H18: no run has declared it in the store so far; limits of nodes count, and those of whole runs."""
+    (here / "limited.py").write_text(LIMITED)
+    (here / "pyproject.toml").write_text(
+        '[tool.limpet]\nstore = "sqlite:///limpet.db"\ngraphs = ["limited:asks", "limited:whole"]\n'
+    )
+    sys.modules.pop("limited", None)
+    for name in ("openai", "jobs"):
+        assert "new limit" not in limpet("limits", "set", name, "--concurrency", "1").err
+    misspelt = limpet("limits", "set", "openaj", "--concurrency", "1").err
+    assert "openaj is a new limit, which no program has declared so far; did you mean 'openai'?" in misspelt
+    (here / "limited.py").write_text("broken")
+    sys.modules.pop("limited", None)
+    done = limpet("limits", "set", "unknown", "--concurrency", "1")
+    assert (done.code, "unknown is a new limit" in done.err) == (0, True)
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from limpet import open_store
 from support.command_line import Command
 
 CHAT = """
@@ -50,6 +52,21 @@ def test_a_message_is_sent_and_the_run_continues(waiting: Command) -> None:
     assert waiting("resume", "c", "--graph", "chats.py:chat").code == 0
     state = waiting("runs", "state", "c", "--json").data
     assert state == {"said": "What is kelp?", "more": {"n": [1, 2]}}
+
+
+def test_a_request_to_cancel_is_not_shown_as_a_message(waiting: Command) -> None:
+    """G12, H16: while the process that executes the run hasn't taken it in."""
+    store = open_store("sqlite:///limpet.db")
+    store.claim("c", "elsewhere|boot|namespace|124|456", 60.0)
+    assert waiting("runs", "show", "c", "--json").data["cancel_requested"] is False
+    waiting("runs", "cancel", "c")
+    shown = waiting("runs", "show", "c")
+    assert re.search("^cancellation +requested$", shown.out, re.M)
+    assert "not taken in yet" not in shown.out
+    waiting("runs", "send", "c", "user", "hello")
+    assert re.search("^messages +1 not taken in yet$", waiting("runs", "show", "c").out, re.M)
+    facts = waiting("runs", "show", "c", "--json").data
+    assert (facts["cancel_requested"], facts["inbox"]) == (True, 2)
 
 
 def test_sending_another_message_than_the_run_waits_for_says_so(waiting: Command) -> None:

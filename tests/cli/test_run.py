@@ -544,3 +544,21 @@ def test_a_deadline_that_isnt_a_time_is_wrong_use(limpet: Command) -> None:
     done = limpet("run", "flows:plain", "-i", "x=1", "--deadline", "soon")
     assert done.code == 2
     assert "deadline is a time, not 'soon'" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        ("runs list", "runs"),
+        ("limits list", "limits"),
+        ("schedules list", "schedules"),
+        ("workers", "workers"),
+    ],
+)
+def test_a_store_that_isnt_there_has_nothing_of_what_was_asked_for(
+    limpet: Command, words: str, missing: str
+) -> None:
+    """G13: it is said of what the command lists."""
+    done = limpet(*words.split(), "--store", "nope.db")
+    said = f"there is no store at nope.db, so there are no {missing}; check --store"
+    assert (done.code, said in done.err) == (6, True)

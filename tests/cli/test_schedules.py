@@ -104,6 +104,25 @@ def test_a_schedule_that_a_worker_cannot_fire_is_not_said_to_have_no_worker(
     assert "No worker that knows" not in served.err
 
 
+def test_a_triggered_run_is_shown_until_a_worker_starts_it(limpet: Command) -> None:
+    """H17: with the command that starts a worker; then its firing has the time at which it was triggered."""
+    limpet("schedules", "add", "sums", "flows:plain", "--every", "1h")
+    first, second = (limpet("schedules", "trigger", "sums").out.strip() for _ in range(2))
+    shown = limpet("schedules", "show", "sums")
+    assert f"{first}, {second}" in shown.out
+    assert "limpet worker" in shown.err
+    assert limpet("schedules", "show", "sums", "--json").data["triggers"] == [first, second]
+    listed = limpet("schedules", "list")
+    assert "2 triggered, waiting for a worker" in listed.out
+    assert "No worker that knows graph 'plain' is running. Start one" in listed.err
+    assert limpet("worker", "flows:plain", "--once").code == 0
+    assert limpet("schedules", "show", "sums", "--json").data["triggers"] == []
+    shown = limpet("schedules", "show", "sums")
+    assert [line.split()[-1] for line in shown.out.splitlines()[-2:]] == ["triggered"] * 2
+    assert "limpet worker" not in shown.err
+    assert "No worker" not in limpet("schedules", "list").err
+
+
 def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
     """H17: each says what it did; a name that isn't there ends with 4."""
     limpet("schedules", "add", "sums", "flows:plain", "--every", "1h")
@@ -116,13 +135,18 @@ def test_pause_resume_trigger_and_delete(limpet: Command) -> None:
     assert triggered["run_id"].endswith("Z-manual")
     assert limpet("schedules", "pause", "sums", "--json").data == {"schedule": "sums", "status": "paused"}
     assert limpet("schedules", "resume", "sums", "--json").data == {"schedule": "sums", "status": "active"}
-    assert "its runs stay" in limpet("schedules", "delete", "sums").err
+    deleted = limpet("schedules", "delete", "sums").err
+    assert "its runs stay" in deleted
+    assert f"run {triggered['run_id']} was triggered, and will not start" in deleted
     limpet("schedules", "add", "sums", "flows:plain", "--every", "1h")
-    assert limpet("schedules", "delete", "sums", "--json").data == {"schedule": "sums", "status": "deleted"}
+    deleted = limpet("schedules", "delete", "sums", "--json").data
+    assert deleted == {"schedule": "sums", "status": "deleted", "not_started": []}
     assert limpet("schedules", "list").err == "no schedules yet\n"
     missing = limpet("schedules", "pause", "sums")
     assert missing.code == 4
     assert missing.err.startswith("error: no schedule 'sums' in this store\nList the schedules with:\n")
+    error = limpet("schedules", "show", "sums", "--json").data["error"]
+    assert error["next"] == "limpet schedules list"
 
 
 @pytest.mark.parametrize(

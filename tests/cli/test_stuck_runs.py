@@ -10,6 +10,8 @@ import pytest
 
 from limpet import StateGraph, open_store, pause
 from limpet.cli.commands import runs as command
+from limpet.cli.values import utc_time
+from limpet.engine.leases.process_identity import this_process
 from support.command_line import Command
 
 KEYS = {"old": "11" * 32, "new": "22" * 32}
@@ -52,6 +54,30 @@ def test_a_quarantined_run_is_called_so(
     caplog.clear()
     limpet("worker", "flows:known", "--once")
     assert "run bad of known is quarantined: resume it to retry it" in caplog.text
+
+
+def test_a_process_that_is_alive_is_not_said_to_have_crashed(project: Path, limpet: Command) -> None:
+    """H11: it couldn't renew its lease, as its disk is full, say. Of one on another host no more is known."""
+    store = open_store(f"sqlite:///{project}/runs.db")
+    host, boot, namespace, pid, start, _ = this_process().split("|")
+    alive = "|".join([host, boot, namespace, pid, start, "another copy of the library"])
+    dead = "|".join([host, boot, namespace, pid, f"{start}0", ""])  # an earlier process of this id
+    holders = {"alive": alive, "dead": dead, "far": "elsewhere|boot|namespace|124|456"}
+    for run_id, holder in holders.items():
+        limpet("run", "flows:known", "--id", run_id, "--detach")
+        store.claim(run_id, holder, 0.001)
+    lines = {line.split()[0]: line for line in limpet("runs", "list").out.splitlines()}
+    assert "its process crashed" in lines["dead"]
+    shown = limpet("runs", "show", "dead")
+    assert f"process {pid} on {host}, which crashed" in shown.out
+    assert "Its process crashed. A worker resumes it" in shown.err
+    for run_id in ("alive", "far"):
+        since = f"hasn't renewed its lease since {utc_time(store.head(run_id).updated)} UTC"
+        assert "abandoned" in lines[run_id]
+        assert f"its process {since}" in lines[run_id]
+        shown = limpet("runs", "show", run_id)
+        assert f", which {since}" in shown.out
+        assert f"Its process {since}. A worker resumes it" in shown.err
 
 
 def test_a_run_whose_key_is_missing_is_listed_with_the_others(

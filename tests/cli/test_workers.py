@@ -53,9 +53,20 @@ def test_workers_and_runs_without_one_are_listed(
         assert "no worker serves queue 'gpu'" in listed.out
         only = limpet("runs", "list", "--unserved", "--queue", "gpu", "--json").data
         assert [info["run_id"] for info in only] == ["gpu"]
+        assert only[0]["unserved"] == "no worker serves queue 'gpu'"
+        assert "unserved" not in limpet("runs", "list", "--queue", "gpu", "--json").data[0]
+        assert limpet("runs", "show", "gpu", "--json").data["unserved"] == only[0]["unserved"]
         more = limpet("runs", "list", "--unserved", "--limit", "1")
         assert "--unserved --limit 1 --after" in more.err
         assert "no worker serves queue 'gpu'" in limpet("runs", "show", "gpu").out
         assert limpet("runs", "cancel", "--unserved", "--queue", "gpu", "--yes", "--json").data["done"] == 1
     assert limpet("workers", "--json").data["workers"] == []
     assert "no worker is running" in limpet("runs", "show", "other").out
+
+
+def test_a_run_that_needs_no_worker_is_not_unserved(runs: Command) -> None:
+    """H18: it has ended, or waits for an answer."""
+    assert [runs("runs", "show", name, "--json").data["unserved"] for name in ("done", "waits")] == [
+        None,
+        None,
+    ]

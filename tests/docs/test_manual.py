@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from argparse import Action, ArgumentParser, _SubParsersAction
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from limpet.compile_options import WorkflowOptions
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "cli.md"
 COMMON = {"--help", "--store", "--graph", "--json", "--no-color"}
 WRITE_DOCS = "LIMPET_WRITE_DOCS"
+FOR_CHILD_PROCESSES = {"PATH", "PLACE", "VERSION"}
+"""What tests set for the processes that they start."""
 
 
 def test_the_reference_of_the_command_line_is_current() -> None:
@@ -31,6 +34,23 @@ def test_the_settings_of_a_workflow_are_all_documented() -> None:
     for name in WorkflowOptions.__annotations__:
         assert f"{name}=" in signature
         assert f"\n| `{name}` |" in guide.partition("\n## Settings\n")[2]
+
+
+def test_the_variables_that_tests_read_are_all_documented() -> None:
+    """Those by which a test hunts for longer, or repeats what failed."""
+    tests = PAGE.parents[2] / "tests"
+    reads = re.compile(r'environ(?:\.get\(|\[)"([A-Z_]+)"|"([A-Z_]+)" in os\.environ')
+    found = {
+        name
+        for path in tests.rglob("*.py")
+        for names in reads.findall(path.read_text(encoding="utf-8"))
+        for name in names
+        if name
+    }
+    assert {"FIRE_MINUTES", "CRASH_EVERY_POINT"} <= found
+    guide = (PAGE.parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"`(?:make hunt )?([A-Z_]+)=", guide))
+    assert found - FOR_CHILD_PROCESSES - documented == set()
 
 
 def _sections(parser: ArgumentParser, way: str) -> list[str]:

@@ -55,6 +55,21 @@ def test_mistakes_are_reported_with_their_places(declared: str, said: str) -> No
     assert ":7:" in str(caught.value) or ":8:" in str(caught.value)
 
 
+def test_all_mistakes_of_a_file_are_listed_together() -> None:
+    """H17: also those that only a look at the values finds, each at its line."""
+    declared = """{name: first, every: 1h, priority: 99999999999999999999}
+  - {name: second, every: 0s}
+  - {name: third, every: 1h, timezone: Berlin}
+  - {name: third, every: 2h}"""
+    with pytest.raises(DeclarationError) as caught:
+        loads(FILE.format(declared).replace("set:", "sets:"))
+    lines = [line for line, _ in caught.value.places]
+    assert lines == [5, 7, 8, 9, 10]
+    found = dict(zip(lines, caught.value.mistakes, strict=True))
+    assert "priority is a whole number of at most 64 bits" in found[7]
+    assert "there are two schedules called 'third'" in found[10]
+
+
 def test_a_graph_inside_another_one_has_no_schedules() -> None:
     """H17: it has no runs."""
     text = """

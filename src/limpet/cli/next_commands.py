@@ -13,7 +13,7 @@ from typing import NamedTuple
 from limpet import Question, RunInfo, Runs
 from limpet.cli.output import NextCommand, Output, shortened
 from limpet.cli.project import can_be_typed, command_line, find_store, project_targets
-from limpet.cli.run_display import MAX_SHOWN_TEXT
+from limpet.cli.run_display import MAX_SHOWN_TEXT, why_abandoned
 from limpet.cli.values import utc_time
 from limpet.errors import (
     DeadlinePassed,
@@ -51,7 +51,7 @@ _NO_PROCESS = {
     "queued": "It is queued",
     "sleeping": "It sleeps until {due} UTC",
     "retrying": "Its next attempt is due at {due} UTC",
-    "abandoned": "Its process crashed",
+    "abandoned": "Its process {lapse}",
 }
 """Why no process advances a run, by its shown status."""
 
@@ -157,7 +157,7 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
         return [here, _command_for_worker(info, args)]
     purpose = ""
     if info.shown_status in _NO_PROCESS:
-        why = _NO_PROCESS[info.shown_status].format(due=utc_time(info.due))
+        why = _NO_PROCESS[info.shown_status].format(due=utc_time(info.due), lapse=why_abandoned(info))
         purpose = f"{why}. A worker resumes it, or resume it with:"
     elif info.status == "cancelled":
         here = graph_command("To resume it anyway:", "resume", args, run_id)

@@ -91,10 +91,18 @@ def add_schedule_verbs(verbs: Verbs) -> None:
     added.add_argument("--queue", metavar="NAME", help="for workers that serve this queue")
     added.add_argument("--priority", type=int, default=0, help="higher ones first (0)")
     added.add_argument(
-        "--overlap", choices=OVERLAPS, default="skip", help="while an earlier run hasn't ended (skip)"
+        "--overlap",
+        choices=OVERLAPS,
+        default="skip",
+        metavar="POLICY",
+        help=f"while an earlier run hasn't ended: {', '.join(OVERLAPS)} (skip)",
     )
     added.add_argument(
-        "--catch-up", choices=CATCH_UPS, default="none", help="for times that were missed (none)"
+        "--catch-up",
+        choices=CATCH_UPS,
+        default="none",
+        metavar="POLICY",
+        help=f"for times that were missed: {', '.join(CATCH_UPS)} (none)",
     )
     added.add_argument("--paused", action="store_true", help="fire it only once it is resumed")
     added.add_argument("--replace", action="store_true", help="change a schedule that has other values")

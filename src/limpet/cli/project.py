@@ -52,6 +52,9 @@ SETTINGS = ("store", "graphs")
 MAX_LISTED_GRAPHS = 5
 """How many graphs of a file a message names."""
 
+LISTED_BESIDES_RUNS = {"limits": "limits", "schedules": "schedules", "workers": "workers"}
+"""What commands are about, by their module, if that isn't runs."""
+
 FALLBACK_FILE = "limpet.db"
 """The SQLite file in the working directory that is used where no store is named."""
 
@@ -107,25 +110,25 @@ def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = F
     if args.store == "":
         raise UsageError("--store is empty: name a store, such as sqlite:///runs.db, or leave --store out")
     if args.store:
-        _check_exists(path_of(args.store), "--store", must_exist)
+        _check_exists(args, path_of(args.store), "--store", must_exist)
         return open_store(args.store)
     choice = default_choice()
     if choice is not None:
-        _check_exists(path_of(choice.target), choice.variable, must_exist)
+        _check_exists(args, path_of(choice.target), choice.variable, must_exist)
         return cast(Store, open_default_store())
     configured = _settings().get("store")
     if configured is not None:
         named = _relative_to(_settings()["folder"], _text(configured, "store"))
-        _check_exists(path_of(named), f"store under {TABLE}", must_exist)
+        _check_exists(args, path_of(named), f"store under {TABLE}", must_exist)
         return open_store(named)
     for known in [graph] if graph is not None else project_graphs(args):
         declared = getattr(known, "declared_store", None)
         if isinstance(declared, str):
-            _check_exists(path_of(declared), "the graph's store", must_exist)
+            _check_exists(args, path_of(declared), "the graph's store", must_exist)
             return open_store(declared)
         client = known.compiled().client
         if client is not None and client.store.abilities.shared:
-            _check_exists(getattr(client.store, "path", None), "the graph's store", must_exist)
+            _check_exists(args, getattr(client.store, "path", None), "the graph's store", must_exist)
             return client.store
     if os.path.exists(FALLBACK_FILE) or (graph is not None and not must_exist):
         return open_store(f"sqlite:///{FALLBACK_FILE}")
@@ -347,10 +350,11 @@ def _relative_to(folder: Path, store: str) -> str:
     return f"{prefix}{scheme}{quote(str(folder / path))}{question_mark}{options}"
 
 
-def _check_exists(path: object, named_by: str, must_exist: bool) -> None:
+def _check_exists(args: Namespace, path: object, named_by: str, must_exist: bool) -> None:
     """Refuse a path that doesn't exist, if it must, rather than create it for a misspelt name."""
     if must_exist:
-        refuse_absent(path, named_by)
+        module = (getattr(args, "command", None) or "").partition(":")[0].rpartition(".")[2]
+        refuse_absent(path, named_by, LISTED_BESIDES_RUNS.get(module, "runs"))
 
 
 def _text(value: Any, key: str) -> str:

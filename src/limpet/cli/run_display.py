@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from limpet.cli.output import Output, as_text, is_empty, one_line, shortened
 from limpet.cli.values import utc_time
 from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
+from limpet.engine.leases.process_identity import is_dead
 from limpet.engine.operations.run_info import RunInfo
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.state import TASK_COMPLETED, TASK_SKIPPED
@@ -81,6 +82,16 @@ def waits_of(info: RunInfo, limits: Sequence[AwaitedLimit] = ()) -> str | None:
         found.append(f"{wait.described(str)}{used}, at {wait.node}{until}")
     found += [f"a slot of the limit {limit.limit} ({limit.usage})" for limit in limits if not limit.node]
     return "; ".join(found) or None
+
+
+def why_abandoned(info: RunInfo) -> str:
+    """What is known of the process that holds an abandoned run, after "its process".
+
+    Only of a process of this host it is known whether it has ended. Any other may be cut off from the store.
+    """
+    if info.holder is not None and is_dead(info.holder):
+        return "crashed"
+    return f"hasn't renewed its lease since {utc_time(info.updated)} UTC"
 
 
 class EmittedLines:

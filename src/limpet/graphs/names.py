@@ -34,6 +34,6 @@ def checked_name(kind: str, name: object) -> str:
     ):
         return name
     raise UsageError(
-        f"the name of a {kind} must be a str of 1 to {MAX_NAME_LENGTH} printable characters without '/', ',' and "
+        f"the name of a {kind} must be a text of 1 to {MAX_NAME_LENGTH} printable characters without '/', ',' and "
         f"':', not {name!r}"
     )

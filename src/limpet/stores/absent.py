@@ -50,7 +50,7 @@ def is_absent(path: object) -> bool:
     return False
 
 
-def refuse_absent(path: object, named_by: str) -> None:
+def refuse_absent(path: object, named_by: str, wanted: str = "runs") -> None:
     """Raise `StoreUnavailable` if there is nothing at the path of a store, rather than create it for a look."""
     if is_absent(path):
-        raise StoreUnavailable(f"there is no store at {path}, so there are no runs; check {named_by}")
+        raise StoreUnavailable(f"there is no store at {path}, so there are no {wanted}; check {named_by}")

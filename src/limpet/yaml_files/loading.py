@@ -194,7 +194,7 @@ def _read_schedules(builder: DeclarationBuilder) -> list[dict[str, Any]]:
     names: set[str | None] = set()
     for value in builder.value.items("schedules"):
         mistakes_before = len(builder.mistakes)
-        _check_texts(value, builder.mistakes)
+        _check_values(value, builder.mistakes)
         name = value.text("name")
         if name is not None and name in names:
             builder.mistakes.note(value, f"there are two schedules called {name!r}")
@@ -208,19 +208,21 @@ def _read_schedules(builder: DeclarationBuilder) -> list[dict[str, Any]]:
     return found
 
 
-def _check_texts(schedule: Value, mistakes: Mistakes) -> None:
-    """Note the mistakes in single texts of a schedule, each at its place."""
+def _check_values(schedule: Value, mistakes: Mistakes) -> None:
+    """Note the mistakes in single values of a schedule, each at its place."""
     mistakes.check(schedule.get("timezone"), checked_zone)
     mistakes.check(schedule.get("queue"), partial(checked_name, "queue"))
     mistakes.check(schedule.get("every"), checked_interval)
     if find_spec("cronsim") is not None:
         mistakes.check(schedule.get("cron"), partial(CronTimes, zone=UTC))
+    priority = schedule.get("priority")
+    if priority is not None and type(priority.data) is int:
+        mistakes.attempt(priority, partial(check_priority, priority.data))
 
 
 def _check_schedule(settings: dict[str, Any]) -> None:
     """Raise `UsageError` for a schedule that can't be added."""
     checked_name("schedule", settings["name"])
-    check_priority(settings.get("priority", 0))
     cron = settings.get("cron")
     zone = checked_zone(settings.get("timezone", "UTC"))
     if cron is None or find_spec("cronsim") is not None:

@@ -145,6 +145,11 @@ def held(store: Any, name: str = "one") -> list[str]:
     return [slot.run_id for slot in Limits(store).get(name).held]
 
 
+def in_line(store: Any) -> list[str]:
+    """The runs that stand in line, in order."""
+    return [each.run_id for each in Limits(store).waiting("one")]
+
+
 def gated(gate: Callable[..., Any], store: Any, **policy: Any) -> StateGraph:
     return single(gate, limits=[ONE], **policy).compile(store=store)
 
@@ -324,6 +329,51 @@ def test_those_that_wait_are_called_in_the_order_in_which_they_came(store: Any) 
                 until(lambda: waits_for_slot(runs, "c"))
                 gate.let("*")
     assert [name for name, *_ in gate.calls] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(("had_waited", "line"), [(True, ["a", "c"]), (False, ["c", "a"])])
+def test_a_call_whose_worker_crashed_keeps_its_number_if_it_had_waited(
+    had_waited: bool, line: list[str]
+) -> None:
+    """H18: it is before those that came later. One that had its slot at once has no number, and asks as a new one."""
+    store = MemoryStore()
+    gate = Gate()
+    crash = threading.Event()
+
+    def crash_first(state: State, ctx: NodeContext) -> dict[str, Any]:
+        if ctx.run_id == "a" and not crash.is_set():
+            gate.inside.append("a")
+            assert crash.wait(60)
+            raise SystemExit(1)  # which a worker counts as a crash of the run's process
+        return gate(state, ctx)
+
+    graph = gated(crash_first, store)
+    limits = limits_of(client_for(store))
+    limits.declare([ONE])
+    lease = store.create(NewRun("other", "g", [b"x"], holder="h", ttl=1000.0))
+    assert lease is not None
+    first = SlotRequest(lease, "", ("one",))
+    if had_waited:
+        assert limits.acquire([first], stands_in_line=False) == [None]
+    with supervise(store, [graph], poll=0.05):
+        graph.start({}, run_id="a")
+        if had_waited:
+            until(lambda: in_line(store) == ["a"])
+            limits.release([first])
+        until(lambda: gate.inside == ["a"])
+        for name in "bc":
+            graph.start({}, run_id=name)
+            until(lambda name=name: in_line(store)[-1:] == [name])
+        crash.set()
+        until(lambda: gate.inside[-1] == "b" and Runs(store).get("a").info.holder is None)
+        with ThreadPoolExecutor(1) as pool:
+            resumed = pool.submit(graph.resume, "a")
+            until(lambda: len(in_line(store)) == 2)
+            assert in_line(store) == line
+            gate.let("*")
+            resumed.result(60)
+        until(lambda: len(gate.calls) == 3)
+    assert [name for name, *_ in gate.calls] == ["b", *line]
 
 
 def test_several_limits_are_taken_together(store: Any) -> None:

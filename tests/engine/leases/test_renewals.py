@@ -15,6 +15,7 @@ from limpet.engine.leases import held_lease
 from limpet.engine.leases.interrupted_calls import release_unused
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.journal.store import Lease, NewRun
+from limpet.testing import FaultyStore
 from support.graphs import SOON, loop
 from support.waiting import until
 
@@ -63,6 +64,25 @@ def test_the_leases_of_many_stores_are_renewed_by_few_threads(stores: list[Notin
     until(lambda: all(store.renewals > 1 for store in stores))
     assert len(library_threads()) < 20
     assert len(held) == len(stores)
+
+
+@pytest.mark.parametrize(("level", "has_traceback"), [("WARNING", False), ("DEBUG", True)])
+def test_a_failed_renewal_is_logged_in_one_line(
+    caplog: pytest.LogCaptureFixture, level: str, has_traceback: bool
+) -> None:
+    """P8: with the reason; a store that is away for an hour doesn't fill the log. A traceback is for debugging."""
+    caplog.set_level(level, "limpet.leases")
+    store = FaultyStore(MemoryStore())
+    client = client_for(store, 60.0)
+    held = client.create(new_run())
+    assert held is not None
+    store.disk_full("renew", times=1)
+    client.do_regularly()
+    (logged,) = caplog.records
+    said = logged.getMessage()
+    assert said.startswith("couldn't renew leases; will try again: StoreUnavailable: renew: ")
+    assert "\n" not in said
+    assert bool(logged.exc_info) is has_traceback
 
 
 class Leases:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from contextlib import suppress
 from typing import Any
 
 from limpet import LimitInfo, Limits
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
-from limpet.cli.project import command_line, find_store
-from limpet.errors import UsageError, did_you_mean
+from limpet.cli.project import command_line, find_store, project_graphs
+from limpet.errors import LimpetError, UsageError, did_you_mean
 from limpet.limits import SlotHolder, SlotWaiter
 
 SHOWN_WAITING = 20
@@ -47,9 +48,10 @@ def show(args: Namespace, output: Output) -> int:
     """One limit: what holds its slots, and what waits first."""
     limits = _limits(args)
     info = limits.get(args.name)
-    waiting = limits.waiting(args.name, SHOWN_WAITING)
+    waiting = limits.waiting(args.name)
+    first = waiting[:SHOWN_WAITING]
     if output.json:
-        output.result({**_data(info), "first_in_line": [each._asdict() for each in waiting]})
+        output.result({**_data(info), "first_in_line": [each._asdict() for each in first]})
         return OK
     output.facts(
         {
@@ -58,15 +60,17 @@ def show(args: Namespace, output: Output) -> int:
             "rate": _rate(info),
             "queues": " ".join(info.queues),
             "values": _sources(info),
-            "waiting": str(info.waiting),
+            "waiting": _waiting(waiting),
         }
     )
     if info.held:
         rows = [(*_whose(each), each.state, output.time(each.since)) for each in info.held]
-        output.table(("run", "call", "slot", output.time_heading("since")), rows)
+        output.table(("run", "step/node", "slot", output.time_heading("since")), rows)
     if waiting:
-        rows = [(*_whose(each), "waits", "") for each in waiting]
-        output.table(("run", "call", "slot", ""), rows)
+        rows = [(*_whose(each), "waits", "") for each in first]
+        if len(waiting) > len(first):
+            rows.append((f"… and {len(waiting) - len(first):,} more", "", "", ""))
+        output.table(("run", "step/node", "slot", ""), rows)
     return OK
 
 
@@ -95,9 +99,7 @@ def set_limit(args: Namespace, output: Output) -> int:
             values += f", queues {' '.join(info.queues)}"
         output.message(f"{info.name}: {values} ({_sources(info)})")
         if info.name not in known:
-            output.say(
-                f"{info.name} is a new limit, which no program declares{did_you_mean(info.name, known)}"
-            )
+            _say_if_unknown(args, output, info.name, known)
         if info.concurrency is None and info.rate is None:
             output.say(f"{info.name} limits nothing, as it has neither a concurrency nor a rate")
         output.hint("what uses it:", command_line("limits show", args, info.name))
@@ -114,6 +116,18 @@ def delete(args: Namespace, output: Output) -> int:
             f"deleted the limit {args.name}: nothing is limited by it, until a program that declares it starts"
         )
     return OK
+
+
+def _say_if_unknown(args: Namespace, output: Output, name: str, stored: list[str]) -> None:
+    """Say that no program has declared a limit, unless a graph of the project does: its name may be misspelt."""
+    declared: list[str] = []
+    with suppress(LimpetError):  # the code can't be loaded
+        for graph in project_graphs(args):
+            compiled = graph.compiled()
+            declared += [limit.name for limit in (*compiled.limits, *compiled.plan.limits)]
+    if name not in declared:
+        near = did_you_mean(name, [*stored, *declared])
+        output.say(f"{name} is a new limit, which no program has declared so far{near}")
 
 
 def _limits(args: Namespace, must_exist: bool = True) -> Limits:
@@ -135,7 +149,14 @@ def _whose(each: SlotHolder | SlotWaiter) -> tuple[str, str]:
     """The run and the call, in two columns; or which run it is for."""
     if each.run_id:
         return each.run_id, each.call
-    return f"(next run of {each.graph})", f"queue {each.queue}"
+    return f"(next run of {each.graph} in queue {each.queue})", ""
+
+
+def _waiting(line: list[SlotWaiter]) -> str:
+    """How many wait. The queued runs of a graph and queue have one place together, so they count as one."""
+    if all(each.run_id for each in line):
+        return str(len(line))
+    return f"{len(line)} (all queued runs of a graph and queue are one)"
 
 
 def _concurrency(info: LimitInfo) -> str:
@@ -177,5 +198,5 @@ def _whole_number(text: str) -> int | None:
     if text.lower() == NONE:
         return None
     if not text.isascii() or not text.isdecimal():
-        raise UsageError(f"--concurrency takes a whole number, or none, not {text!r}")
+        raise UsageError(f"--concurrency takes a whole number of at least 1, or none, not {text!r}")
     return int(text)

@@ -13,7 +13,7 @@ from limpet.cli.exit_codes import OK
 from limpet.cli.next_commands import graph_command, suggest_next
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_run, find_runs, find_store, project_graphs
-from limpet.cli.run_display import waits_of
+from limpet.cli.run_display import waits_of, why_abandoned
 from limpet.cli.values import utc_time
 from limpet.defaults import QUEUE
 from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
@@ -21,13 +21,14 @@ from limpet.engine.leases.workers import why_unserved
 from limpet.errors import LimpetError, UsageError
 from limpet.graphs.plan import PLANNER
 from limpet.graphs.secrets import masked
+from limpet.journal.inbox import is_cancel
 from limpet.journal.store import Lane
 
 LONG_IN_QUEUE = 60.0
 """Seconds after which a list asks whether a run that is queued has a worker."""
 
 ABANDONED = "abandoned"
-"""The shown status of a run whose process crashed."""
+"""The shown status of a run whose process crashed, or hasn't renewed its lease in time."""
 
 NEXT_LAYER = "next layer"
 """What is shown for the step between two layers of a workflow, which plans the next one."""
@@ -90,10 +91,12 @@ def show(args: Namespace, output: Output) -> int:
     runs = find_run(args, output)
     info = runs.get(args.run).info
     limits = awaited_limits(args, info)
+    cancels = _cancel_requests(args, info)
     if output.json:
         output.result(
             {
                 **_facts(info),
+                "cancel_requested": cancels > 0,
                 "limits": [limit._asdict() for limit in limits],
                 "unserved": _why_unserved(runs, info) or None,
             }
@@ -111,7 +114,8 @@ def show(args: Namespace, output: Output) -> int:
             "node": node_of(info),
             "why": info.reason,
             "waits for": waits_of(info, limits),
-            "messages": _messages_of(info),
+            "messages": _messages_of(info, info.inbox - cancels),
+            "cancellation": "requested" if cancels else None,
             "created": f"{utc_time(info.created)} UTC",
             "updated": f"{utc_time(info.updated)} UTC",
             "deadline": _deadline(info),
@@ -265,18 +269,28 @@ def awaited_limits(args: Namespace, info: RunInfo) -> list[AwaitedLimit]:
     return []
 
 
-def _messages_of(info: RunInfo) -> str | None:
-    """How many messages wait for a run, by name, and how many posts no process has taken in."""
+def _cancel_requests(args: Namespace, info: RunInfo) -> int:
+    """How many requests to cancel a run wait for its process to take them in."""
+    if not info.inbox:
+        return 0
+    with suppress(LimpetError):  # the run has gone, or its inbox can't be read
+        posts = find_store(args, must_exist=True).inbox(info.run_id)
+        return min(sum(is_cancel(post.key) for post in posts), info.inbox)
+    return 0
+
+
+def _messages_of(info: RunInfo, untaken: int) -> str | None:
+    """How many messages wait for a run, by name, and how many no process has taken in."""
     found = [f"{count} {name}" for name, count in info.messages.items()]
-    if info.inbox:
-        found.append(f"{info.inbox} not taken in yet")
+    if untaken:
+        found.append(f"{untaken} not taken in yet")
     return ", ".join(found) or None
 
 
 def holder_of(info: RunInfo) -> str | None:
-    """The process that holds a run, or held it when it crashed."""
+    """The process that holds a run, and why it counts as abandoned."""
     if info.shown_status == ABANDONED:
-        return f"{info.held_by}, which crashed"
+        return f"{info.held_by}, which {why_abandoned(info)}"
     return info.held_by
 
 
@@ -357,6 +371,6 @@ def _summary(info: RunInfo, output: Output, known: set[str] | None = None) -> st
         case "waiting":
             return f"waits for {waits_of(info)}"
         case "abandoned":
-            return "its process crashed"
+            return f"its process {why_abandoned(info)}"
         case _:
             return info.reason or ""

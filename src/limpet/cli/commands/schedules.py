@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from datetime import datetime
 from time import time
 from typing import Any
@@ -24,12 +25,13 @@ from limpet.cli.project import (
 )
 from limpet.cli.values import relative_time
 from limpet.engine.schedules.schedule import Schedule, find_schedule
-from limpet.engine.schedules.timetable import local_time
-from limpet.errors import ScheduleEnded, UsageError
+from limpet.engine.schedules.timetable import local_time, triggered_at
+from limpet.errors import ScheduleEnded, StoreError, UsageError
 from limpet.journal.store import Store
 
 SHOWN_TIMES = 5
 """How many of the next times `schedules show` lists."""
+STARTED_BY_WORKER = "A worker starts what was triggered. If none is running, start one:"
 SHOWN_FIRINGS = 10
 """How many of the last firings `schedules show` lists; `--json` has all that are known."""
 
@@ -144,13 +146,13 @@ def list_schedules(args: Namespace, output: Output) -> int:
     if output.json:
         output.result([_facts(info) for info in found])
         return OK
-    overdue = {info.graph for info in found if info.status == "overdue"}
+    needed = {info.graph for info in found if info.status == "overdue" or info.triggers}
     served = set[str]()
-    if overdue:
+    if needed:
         served = {graph for worker in Runs(store).workers() if worker.is_live for graph in worker.graphs}
     _show_table(found, output, "no schedules yet", served)
-    if overdue - served:
-        graphs = ", ".join(sorted(map(repr, overdue - served)))
+    if needed - served:
+        graphs = ", ".join(sorted(map(repr, needed - served)))
         output.hint(*worker_command(f"No worker that knows graph {graphs} is running. Start one:", args))
     return OK
 
@@ -169,6 +171,8 @@ def show(args: Namespace, output: Output) -> int:
     rows = [_firing_row(firing, info.timezone) for firing in reversed(info.recent[-SHOWN_FIRINGS:])]
     if rows:
         output.table(("planned", "outcome", "run", "status", ""), rows)
+    if info.triggers:
+        output.hint(*worker_command(STARTED_BY_WORKER, args))
     if info.paused:
         output.hint("Resume it with:", command_line("schedules resume", args, args.name))
     return OK
@@ -196,14 +200,29 @@ def trigger(args: Namespace, output: Output) -> int:
         output.result({"run_id": run_id, "status": "triggered"})
         return OK
     output.text(run_id)
-    output.hint(*worker_command("A worker starts it. If none is running, start one:", args))
+    output.hint(*worker_command(STARTED_BY_WORKER, args))
     return OK
 
 
 def delete(args: Namespace, output: Output) -> int:
     """Delete a schedule."""
-    _schedules(args).delete(args.name)
-    return _report(args, output, "deleted", "is deleted; its runs stay")
+    store = find_store(args, must_exist=True)
+    triggers: tuple[str, ...] = ()
+    with suppress(StoreError):  # it can be deleted although it can't be read
+        found = find_schedule(store, args.name)
+        if found is not None:
+            triggers = found[0].place.triggers
+    Schedules(store).delete(args.name)
+    # A worker may have started some of them meanwhile.
+    heads = store.heads(triggers)
+    lost = [run_id for run_id, head in zip(triggers, heads, strict=True) if head is None]
+    if output.json:
+        output.result({"schedule": args.name, "status": "deleted", "not_started": lost})
+        return OK
+    output.say(f"schedule {args.name} is deleted; its runs stay")
+    for run_id in lost:
+        output.say(f"run {run_id} was triggered, and will not start")
+    return OK
 
 
 def _schedules(args: Namespace) -> Schedules:
@@ -245,6 +264,8 @@ def _show_table(found: list[ScheduleInfo], output: Output, empty: str, served: C
 
 def _remark(info: ScheduleInfo, served: Collection[str]) -> str:
     """What is to be said of a schedule. The graphs that are `served` are those that a running worker knows."""
+    if info.triggers:
+        return f"{len(info.triggers)} triggered, waiting for a worker"
     if info.status == "overdue" and info.graph in served:
         return "a worker knows its graph; the worker's log says why it isn't fired"
     if info.status == "overdue":
@@ -271,6 +292,7 @@ def _shown(info: ScheduleInfo) -> dict[str, Any]:
         "timezone": info.timezone,
         "next": _time_and_distance(info.next_time),
         "waiting": info.waiting or None,
+        "triggered": ", ".join(info.triggers),
         "last": _last(info),
         "fired": info.fired,
         "skipped": info.skipped or None,
@@ -289,12 +311,15 @@ def _shown(info: ScheduleInfo) -> dict[str, Any]:
 
 
 def _firing_row(firing: Firing, zone: str) -> tuple[str | None, ...]:
+    detail = firing.detail
+    if firing.run_id is not None and triggered_at(firing.run_id) is not None:
+        detail = "triggered"
     return (
         _clock(local_time(firing.planned, zone)),
         firing.outcome,
         firing.run_id,
         firing.status,
-        firing.detail,
+        detail,
     )
 
 

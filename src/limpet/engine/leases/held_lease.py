@@ -262,6 +262,15 @@ class Renewals:
             work.do_regularly()
 
 
+def log_failed_renewal(problem: Exception) -> None:
+    """Log in one line why leases couldn't be renewed: while a store is away, that is every few seconds."""
+    from logging import DEBUG, getLogger
+
+    log = getLogger("limpet.leases")
+    reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+    log.warning("couldn't renew leases; will try again: %s", reason, exc_info=log.isEnabledFor(DEBUG))
+
+
 class TimedRun(Protocol):
     """A run with a deadline, as far as this module knows one."""
 

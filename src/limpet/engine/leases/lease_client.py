@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 from limpet.defaults import LEASE
 from limpet.engine.leases.change_waiter import ChangeWaiter
 from limpet.engine.leases.group_commit import GroupCommit
-from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, renewals
+from limpet.engine.leases.held_lease import RENEWALS_PER_LEASE, HeldLease, log_failed_renewal, renewals
 from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import is_dead, this_process, with_holder_described
 from limpet.errors import Conflict, LimpetError, RunNotFound
@@ -294,12 +294,8 @@ class LeaseClient:
         with self._renewal_lock:
             try:
                 self.renew()
-            except Exception:
-                import logging
-
-                logging.getLogger("limpet.leases").warning(
-                    "couldn't renew leases; will try again", exc_info=True
-                )
+            except Exception as problem:
+                log_failed_renewal(problem)
 
     def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
         try:

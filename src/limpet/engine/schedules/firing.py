@@ -33,6 +33,7 @@ from limpet.engine.schedules.schedule import (
     find_schedule,
     write_schedule,
 )
+from limpet.engine.schedules.timetable import triggered_at
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import StartRequest, queue_for
 from limpet.errors import Conflict, RunExists, RunNotFound, StoreError, TooLarge, UsageError
@@ -103,7 +104,7 @@ class Firer:
         if place.triggers:
             run_id = place.triggers[0]
             left = place._replace(triggers=place.triggers[1:])
-            return self._started(schedule, left, run_id, now)
+            return self._started(schedule, left, run_id, triggered_at(run_id) or now)
         head = place.head(now)
         if head is None:
             return None

@@ -89,7 +89,8 @@ class Place(NamedTuple):
 class Firing(NamedTuple):
     """The outcome of a planned time, or of a trigger: `fired`, `skipped` or `failed`; `detail` says why.
 
-    `planned` is in seconds since the epoch. `status` is that of its run now, where it was asked for.
+    `planned` is in seconds since the epoch; of a trigger, it is when a user asked for the run. `status` is that
+    of its run now, where it was asked for.
     """
 
     planned: float

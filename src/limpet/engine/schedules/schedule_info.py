@@ -30,8 +30,8 @@ class ScheduleInfo(NamedTuple):
     `next_time` is the next planned time that isn't decided; while it is paused, the one with which it would continue
     now. `last_time` is the newest one that is, or when a run was triggered, if that was later. `last_outcome` is
     whether it was `fired`, `skipped` or `failed`, and `last_run` the newest run. `fired`, `skipped` and `failed`
-    count, triggered runs included, and `recent` has the newest firings, the newest last. `input` masks the secret
-    keys.
+    count, triggered runs included, and `recent` has the newest firings, the newest last. `triggers` are the ids of
+    triggered runs that no worker has started yet. `input` masks the secret keys.
     """
 
     name: str
@@ -50,6 +50,7 @@ class ScheduleInfo(NamedTuple):
     overlap: str
     catch_up: str
     waiting: int
+    triggers: tuple[str, ...]
     input: Any
     config: Any
     tags: tuple[str, ...]
@@ -88,6 +89,7 @@ def schedule_info(schedule: Schedule, now: float) -> ScheduleInfo:
         overlap=plan.overlap,
         catch_up=plan.catch_up,
         waiting=len(place.waiting),
+        triggers=place.triggers,
         input=masked(decode_for_viewing(plan.start.input), plan.start.secrets),
         config=decode_for_viewing(plan.start.config),
         tags=plan.start.tags,

@@ -23,6 +23,7 @@ SHORTEST_INTERVAL: Final = 1.0
 EARLIEST: Final = 0
 LATEST: Final = 253_370_764_800
 """The first and the last moment of a timetable: the years 1970 to 9998 exist on the clocks of every time zone."""
+TRIGGER_STAMP: Final = "%Y%m%dT%H%M%S.%fZ-manual"
 FIRST_LOOK_BACK: Final = 3600
 """Seconds before a moment in which the newest planned time is looked for first."""
 
@@ -144,6 +145,20 @@ def stamp(planned: float) -> str:
     """A planned time as run ids have it: 20261115T0230Z, in UTC, with the seconds if there are some."""
     at = datetime.fromtimestamp(int(planned), UTC)
     return at.strftime("%Y%m%dT%H%M%SZ" if at.second else "%Y%m%dT%H%MZ")
+
+
+def trigger_stamp(at: datetime) -> str:
+    """When a run was triggered, as its id has it: 20261115T013000.000000Z-manual, in UTC."""
+    return at.strftime(TRIGGER_STAMP)
+
+
+def triggered_at(run_id: str) -> float | None:
+    """When a run was triggered, by its id; None if it is the id of another run."""
+    try:
+        at = datetime.strptime(run_id.rpartition(":")[2], TRIGGER_STAMP)
+    except ValueError:
+        return None
+    return at.replace(tzinfo=UTC).timestamp()
 
 
 def _zone(name: str) -> tzinfo:

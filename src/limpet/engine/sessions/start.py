@@ -343,7 +343,7 @@ def check_id(run_id: Any) -> str:
     """A valid run id: a str of 1 to 200 printable characters. Raises `UsageError` for another."""
     if not isinstance(run_id, str) or not 0 < len(run_id) <= MAX_ID_LENGTH or not run_id.isprintable():
         raise UsageError(
-            f"a run id must be a str of 1 to {MAX_ID_LENGTH} printable characters, not {run_id!r}"
+            f"a run id must be a text of 1 to {MAX_ID_LENGTH} printable characters, not {run_id!r}"
         )
     return run_id
 
