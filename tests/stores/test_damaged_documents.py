@@ -26,7 +26,7 @@ from limpet import (
 )
 from limpet.cli.commands.schedules import put_declared
 from limpet.cli.main import main
-from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.leases.limit_slots import LimitClient, SlotRequest, limits_of
 from limpet.engine.schedules.schedule import find_schedule
 from limpet.graphs.names import LIMITS, LINES
@@ -84,10 +84,10 @@ def damage_through(url: str) -> Callable[[str], None]:
     """For a store that notices no damage to documents by itself: those who read them do."""
 
     def damage(name: str) -> None:
-        with closing(open_store(url)) as store:
-            found = store.get_document(name)
-            assert found is not None
-            assert store.put_document(name, b"\xc1", found.version, found.due) is not None
+        store = open_store(url)
+        found = store.get_document(name)
+        assert found is not None
+        assert store.put_document(name, b"\xc1", found.version, found.due) is not None
 
     return damage
 
@@ -101,6 +101,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     elif request.param == "postgres":
         url = request.getfixturevalue("database")
         yield Place(url, damage_through(url), {})
+        open_store(url).close()
     elif request.param == "files":
         yield Place(f"file://{path}", file_damage(path), {})
     elif request.param == "encrypted":
@@ -161,6 +162,34 @@ def test_a_damaged_limit_holds_up_only_the_runs_that_need_it(
     texts = [record.getMessage() for record in caplog.records]
     assert len(texts) == len(set(texts)), "each problem is logged once"
     assert any("'limit/api' is damaged" in text for text in texts)
+
+
+def test_runs_wait_for_a_limit_that_is_damaged_while_a_worker_uses_it(place: Place) -> None:
+    """H18: they stay queued, and don't fail one by one."""
+    with place.opened() as store:
+        translate, reports = named_graphs(store)
+        with supervise(store, [translate, reports], poll=0.02):
+            translate.start({}).result(timeout=60)
+            until(lambda: not Limits(store).get("api").held)  # to release a slot would write the limit
+            place.damage("limit/api")
+            limits = limits_of(client_for(store))
+            until(lambda: is_damaged(limits))
+            stuck = [translate.start({}, priority=1) for _ in range(3)]
+            for _ in range(3):
+                reports.start({}).result(timeout=60)
+            assert {handle.info.shown_status for handle in stuck} == {"queued"}
+            Limits(store).set("api", concurrency=1)
+            for handle in stuck:
+                handle.result(timeout=60)
+
+
+def is_damaged(limits: LimitClient) -> bool:
+    """Whether this process has noticed that the limit is damaged."""
+    try:
+        limits.check_readable(["api"])
+    except DamagedDocument:
+        return True
+    return False
 
 
 def test_a_damaged_limit_is_deleted_and_its_line_continues(place: Place) -> None:

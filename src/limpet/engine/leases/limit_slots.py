@@ -47,6 +47,9 @@ from limpet.stores.problem_log import ProblemLog
 QUEUES_KNOWN: Final = 1.0
 """Seconds for which it is known which limits hold for a queue."""
 
+SOUND_FOR: Final = 1.0
+"""Seconds for which a limit is known not to be damaged."""
+
 
 class SlotRequest(NamedTuple):
     """A call, or a run as a whole, that needs a slot of each of its limits.
@@ -107,6 +110,8 @@ class LimitClient:
         self._owner = uuid4().hex
         self._queues: dict[str, tuple[str, ...]] = {}
         self._queues_known_at = float("-inf")
+        self._read_at: dict[str, float] = {}
+        """When limits were last read without an error, by `monotonic`."""
         self._problems = ProblemLog("limpet.limits")
 
     def declare(self, limits: Iterable[Limit]) -> None:
@@ -252,6 +257,15 @@ class LimitClient:
             nudge_supervisors(self._client.store)
             return
         self.edit(name, lambda known: LimitDocument(first=known.first, last=known.last, is_deleted=True))
+
+    def check_readable(self, limits: Iterable[str]) -> None:
+        """Raise `StoreError` if one of these limits can't be read, as of a moment ago."""
+        if not self._can_have_limits:
+            return
+        for name in limits:
+            if monotonic() - self._read_at.get(name, float("-inf")) > SOUND_FOR:
+                StoredLimit(self._client, name).read()
+                self._read_at[name] = monotonic()
 
     def limits_for_queue(self, queue: str) -> tuple[str, ...]:
         """The names of the limits that hold for all runs in a queue, sorted.

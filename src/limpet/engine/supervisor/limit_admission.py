@@ -229,6 +229,14 @@ class LimitAdmission:
         if compiled is not None:
             with suppress(UsageError):  # a store without limits: the run says so, when it is opened
                 self._limits.declare((*compiled.limits, *compiled.plan.limits))
+            try:
+                # A run that comes to a node with a damaged limit fails. In its queue, it waits for the repair.
+                self._limits.check_readable(limit.name for limit in compiled.plan.limits)
+            except StoreError:
+                self._names.pop(
+                    (head.queue, head.graph), None
+                )  # so that it isn't taken for one without limits
+                raise
             names.update(limit.name for limit in compiled.limits)
             # A limit of a queue that nodes of the graph have, too: they would wait for the slot of their own run.
             names.difference_update(limit.name for limit in compiled.plan.limits)
