@@ -30,6 +30,7 @@ from limpet.errors import CheckpointNotFound as CheckpointNotFound
 from limpet.errors import ChildFailed as ChildFailed
 from limpet.errors import Conflict as Conflict
 from limpet.errors import DamagedCheckpoint as DamagedCheckpoint
+from limpet.errors import DamagedDocument as DamagedDocument
 from limpet.errors import DamagedRecord as DamagedRecord
 from limpet.errors import DeadlinePassed as DeadlinePassed
 from limpet.errors import DeclarationError as DeclarationError

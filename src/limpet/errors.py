@@ -365,6 +365,21 @@ class DamagedRecord(StoreError):
         self.next_operation = "verify"
 
 
+class DamagedDocument(StoreError):
+    """A stored document, such as that of a limit or a schedule, isn't what was written. It is never returned as data.
+
+    `name` names it, `reason` says what is wrong. `version` is the one at which the store replaces or deletes it.
+    """
+
+    code = "damaged-document"
+
+    def __init__(self, name: str, version: int, reason: str) -> None:
+        self.name = name
+        self.version = version
+        self.reason = reason
+        super().__init__(f"the document {name!r} is damaged: {reason}")
+
+
 class UnsupportedFormat(StoreError):
     """A record or file is intact, but this Limpet can't read its format. A newer Limpet most likely can."""
 

@@ -12,6 +12,7 @@ from limpet.engine.leases.limit_slots import LimitClient, limits_of
 from limpet.engine.leases.limits import rules
 from limpet.engine.leases.limits.awaited_limits import (
     AwaitedLimit,
+    damaged_limits,
     full_limits,
     limits_of_run_in_line,
     limits_of_waits,
@@ -21,19 +22,22 @@ from limpet.engine.leases.limits.document import (
     LineEntry,
     Slot,
     Values,
+    damage_advice,
     lane_in,
     lane_text,
+    limit_name,
     read_limit,
 )
 from limpet.engine.leases.limits.stored_limit import StoredLimit
 from limpet.engine.operations.run_info import ABANDONED, RunInfo
 from limpet.engine.sessions.compiled_graph import CompiledGraph
-from limpet.errors import LimitNotFound, StoreError, UsageError
+from limpet.errors import DamagedDocument, LimitNotFound, StoreError, UsageError
 from limpet.graphs.limits import Rate, checked_concurrency, checked_queues, checked_rate
 from limpet.graphs.names import LIMITS, checked_name
 from limpet.journal.store import Document, Lane
 from limpet.journal.writer import has_begun
 from limpet.stores.opening import open_store
+from limpet.stores.problem_log import ProblemLog
 from limpet.threads.async_methods import async_version
 
 UNCHANGED: Any = object()
@@ -110,11 +114,14 @@ class Limits:
         self._client: LeaseClient = client_for(open_store(store))
         self._limits: LimitClient = limits_of(self._client)
         self._limits.check_store()
+        self._problems = ProblemLog("limpet.limits")
 
     def list(self) -> LimitList:
-        """All limits, by name. Raises `StoreError`."""
-        documents = self._client.store.list_documents(LIMITS)
-        read = {name: read_limit(name, found.body) for name, found in _by_name(documents).items()}
+        """All limits, by name. Raises `StoreError`.
+
+        One that can't be read here is left out, and the log says why: it is damaged, or a newer version wrote it.
+        """
+        read = self._readable()
         return [self._info(name, document) for name, document in read.items() if not document.is_deleted]
 
     alist = async_version(list)
@@ -140,6 +147,8 @@ class Limits:
     def held_up_by(self, run: RunInfo, graph: CompiledGraph | None = None) -> Awaited:
         """The limits that hold a run up: its nodes stand in their lines, or they are full for the run as a whole.
 
+        Or they are damaged: no run that needs a slot of such a limit begins. Its `problem` says so.
+
         A run as a whole waits for limits of its queue and of its graph. The latter are known by what
         `graph.compiled()` gives; without it, only if a worker stands in their lines for such runs. Raises
         `RunNotFound` and `StoreError`.
@@ -147,14 +156,18 @@ class Limits:
         if run.waits:
             return limits_of_waits(self._client, run.waits)
         names = {*self._limits.limits_for_queue(run.queue)}
+        unreadable: Awaited = []
         if graph is not None:
             names |= {limit.name for limit in graph.limits}
-            names -= {limit.name for limit in graph.plan.limits}  # its nodes need slots of these, not the run
+            of_nodes = {limit.name for limit in graph.plan.limits}
+            names -= of_nodes  # its nodes need slots of these, not the run
+            unreadable = damaged_limits(self._client, of_nodes)
         else:
             names |= self._limits_awaited_in(Lane(run.queue, run.graph, run.plan))
         if run.holder is not None and run.shown_status != ABANDONED:
             return limits_of_run_in_line(self._client, run.run_id, names)
-        return full_limits(self._client, names, counts=not has_begun(self._client.head(run.run_id)))
+        counts = not has_begun(self._client.head(run.run_id))
+        return [*unreadable, *full_limits(self._client, names, counts)]
 
     aheld_up_by = async_version(held_up_by)
 
@@ -169,7 +182,8 @@ class Limits:
         """Set values of a limit, which win over those of the code; None is without a limit. Others stay as they are.
 
         A higher limit serves the line at once; a lower one holds as slots are given back. A limit that doesn't exist
-        is created. Raises `UsageError` and `StoreError`.
+        is created. One that is damaged is replaced, with a warning in the log: the calls in its line keep their
+        places, and those that had slots aren't counted. Raises `UsageError` and `StoreError`.
         """
         checked_name("limit", name)
         given: dict[str, Any] = {}
@@ -187,7 +201,7 @@ class Limits:
             values = document.changed._replace(**given)
             return document._replace(changed=values, is_set=is_set, is_deleted=False)
 
-        self._limits.edit(name, changed)
+        self._limits.edit(name, changed, replaces_damaged=True)
         return self.get(name)
 
     aset = async_version(set)
@@ -201,27 +215,33 @@ class Limits:
     areset = async_version(reset)
 
     def delete(self, name: str) -> None:
-        """Delete a limit: nothing is limited by it, and the calls in its line continue.
+        """Delete a limit, also one that can't be read: nothing is limited by it, and the calls in its line continue.
 
-        A program that declares it makes it again when it starts. Raises `LimitNotFound`
-        and `StoreError`.
+        A program that declares it makes it again when it starts. Raises `LimitNotFound` and `StoreError`.
         """
-        self._found(name)
+        with suppress(DamagedDocument):
+            self._found(name)
         self._limits.delete(name)
 
     adelete = async_version(delete)
 
     def _existing(self, name: str) -> LimitDocument:
-        document = read_limit(name, self._found(name).body)
+        found = self._found(name)
+        document = read_limit(name, found.body, found.version)
         if document.is_deleted:
             raise LimitNotFound(name)
         return document
 
     def _found(self, name: str) -> Document:
-        found = _by_name(self._client.store.list_documents(LIMITS))
-        if name not in found:
-            raise LimitNotFound(name, found)
-        return found[name]
+        """The document of a limit. Raises `LimitNotFound` and `DamagedDocument`."""
+        try:
+            found = self._client.store.get_document(limit_name(name))
+        except DamagedDocument as damage:
+            damage.with_advice(damage_advice(name))
+            raise
+        if found is None:
+            raise LimitNotFound(name, _by_name(self._client.store.list_documents(LIMITS)))
+        return found
 
     def _info(self, name: str, document: LimitDocument) -> LimitInfo:
         now = self._limits.now()
@@ -255,11 +275,13 @@ class Limits:
         return found
 
     def _readable(self) -> Documents:
-        """The limits that can be read, by name."""
+        """The limits that can be read, by name. The log names the others, or the store did so when it listed them."""
         found: Documents = {}
         for name, document in _by_name(self._client.store.list_documents(LIMITS)).items():
-            with suppress(StoreError):
+            try:
                 found[name] = read_limit(name, document.body)
+            except StoreError as problem:
+                self._problems.warn(f"limit {name} is left out of the list: {problem}")
         return found
 
     def _waiting(self, name: str, document: LimitDocument) -> Entries:

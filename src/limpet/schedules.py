@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -29,13 +28,21 @@ from limpet.engine.schedules.timetable import local_time, make_timetable, trigge
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.start import StartRequest, check_priority, queued_progress, tag_names
 from limpet.engine.supervisor.catalog import Graph
-from limpet.errors import ScheduleNotFound, StoreError, UnstorableValue, UsageError, did_you_mean
+from limpet.errors import (
+    DamagedDocument,
+    ScheduleNotFound,
+    UnstorableValue,
+    UnsupportedFormat,
+    UsageError,
+    did_you_mean,
+)
 from limpet.graphs.names import SCHEDULES, checked_name
 from limpet.graphs.secrets import hide_secret_path
 from limpet.journal.encoding.codec import encode
-from limpet.journal.store import Document
+from limpet.journal.store import document_version
 from limpet.stores.absent import is_absent, path_of, refuse_absent
 from limpet.stores.opening import open_store
+from limpet.stores.problem_log import ProblemLog
 from limpet.threads.async_methods import async_version
 
 Times = list[datetime]
@@ -57,8 +64,7 @@ class Schedules:
     def __init__(self, store: Any) -> None:
         self._store = store
         self._opened: LeaseClient | None = None
-        self._left_out: set[str] = set()
-        """What was logged of schedules that can't be listed."""
+        self._problems = ProblemLog("limpet.schedules")
 
     def add(
         self,
@@ -94,11 +100,12 @@ class Schedules:
 
         Adding a schedule again with the same values changes nothing. Other values need `replace=True`. A schedule
         that is replaced stays paused if it was. If its times stay the same, so does its place among them; otherwise
-        it continues with the first new time from now on, or from a `starts` in the past on.
+        it continues with the first new time from now on, or from a `starts` in the past on. One that is damaged is
+        replaced, too, with a warning in the log: it continues with the first time from now on.
 
         Raises `UsageError` for what can't be used, such as an input that the graph refuses or a schedule of this
-        name with other values; `ScheduleEnded` if there is none of this name and its end is in the past; and
-        `DefinitionError` if the store would keep secrets of the graph in plain text.
+        name with other values; `ScheduleEnded` if there is none of this name and its end is in the past;
+        `DefinitionError` if the store would keep secrets of the graph in plain text; and `DamagedDocument`.
         """
         if isinstance(graph, (str, type)) or not callable(getattr(graph, "compiled", None)):
             wrong = UsageError(f"a schedule starts runs of a StateGraph or a Workflow, not {graph!r}")
@@ -141,7 +148,7 @@ class Schedules:
             try:
                 found.append(schedule_info(read_schedule(document), now))
             except Exception as problem:  # what is damaged may be anything, and concerns no other schedule
-                self._log_once(
+                self._problems.warn(
                     f"schedule {name} is left out of the list: {type(problem).__name__}: {problem}"
                 )
         return found
@@ -233,18 +240,25 @@ class Schedules:
         Raises `ScheduleNotFound`.
         """
         client = self._client
+        refused: int | None = None
         while True:
-            document = self._document(name)
             schedule: Schedule | None = None
-            # If it can't be read, workers find out what it was about to start.
-            with suppress(StoreError):
-                schedule = read_schedule(document)
+            try:
+                schedule, version = self._find(name)
+            except ScheduleNotFound:
+                raise
+            except (DamagedDocument, UnsupportedFormat):
+                # Workers find out what it was about to start.
+                version = document_version(client.store, SCHEDULES + name)
+                if version == refused:
+                    raise  # the store can't delete it
+                refused = version
             if schedule is not None:
                 # These count as started. If another process holds one, that is about to have it begin; should it have
                 # crashed, a worker does so later: see `prepared_runs.settle`.
                 for run_id in schedule.place.starting:
                     begin(client, run_id)
-            if client.store.delete_document(document.name, document.version):
+            if client.store.delete_document(SCHEDULES + name, version):
                 if schedule is not None:
                     _discard_undecided(client, schedule, None)
                 return
@@ -253,8 +267,21 @@ class Schedules:
 
     def _put(self, addition: Addition, client: LeaseClient, now: float) -> Schedule:
         """Write a new schedule, or change the one that there is."""
+        refused: int | None = None
         while True:
-            found = find_schedule(client.store, addition.name)
+            try:
+                found = find_schedule(client.store, addition.name)
+            except DamagedDocument as damage:
+                if damage.version == refused:
+                    raise  # the store can't replace it
+                new = addition.instead_of_damaged(damage, now)
+                if write_schedule(client.store, new, damage.version) is not None:
+                    self._problems.warn(
+                        f"schedule {addition.name} was damaged, and is replaced: {damage.message}"
+                    )
+                    return new
+                refused = damage.version
+                continue
             if found is None:
                 new = addition.as_new(now)
                 if write_schedule(client.store, new, 0) is not None:
@@ -280,25 +307,14 @@ class Schedules:
                 return schedule, changed
 
     def _find(self, name: str) -> tuple[Schedule, int]:
-        document = self._document(name)
-        return read_schedule(document), document.version
-
-    def _document(self, name: str) -> Document:
+        """A schedule, with its version. Raises `ScheduleNotFound` and `StoreError`."""
         if not isinstance(name, str):
             raise UsageError(f"a schedule is named by a str, not {name!r}")
-        found = self._client.store.get_document(SCHEDULES + name)
+        found = find_schedule(self._client.store, name)
         if found is None:
             documents = self._client.store.list_documents(SCHEDULES)
             raise ScheduleNotFound(name, [each.name.removeprefix(SCHEDULES) for each in documents])
         return found
-
-    def _log_once(self, text: str) -> None:
-        """Log a warning, unless that was logged: a program may list schedules again and again."""
-        if text not in self._left_out:
-            from logging import getLogger
-
-            self._left_out.add(text)
-            getLogger("limpet.schedules").warning("%s", text)
 
     @property
     def _client(self) -> LeaseClient:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import sqlite3
 import sys
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -251,6 +253,7 @@ def test_a_run_that_waits_for_a_slot_says_of_which_limit_and_its_place(limited: 
             "begun": 0,
             "is_full": True,
             "before": 1,
+            "problem": "",
         }
     ]
     Limits(f"sqlite:///{here}/limpet.db").delete("openai")
@@ -313,3 +316,25 @@ def test_a_queued_run_says_which_limit_is_full(limited: Command, here: Path) -> 
     asked = SlotRequest(claim, "", ("jobs",), is_claimed=False, lane=lane_text(head.lane))
     assert limits_of(client_for(store)).acquire([asked], stands_in_line=True) != [None]
     assert "a slot of the limit jobs (1 of 1/hour)" in limited("runs", "show", "whole").out
+
+
+def test_a_damaged_limit_is_reported_and_repaired(limited: Command, here: Path) -> None:
+    """H18: a queued run says what it waits for, `verify` finds it; `set` and `delete` repair it."""
+    for repair in (["set", "openai", "--concurrency", "3"], ["delete", "openai"]):
+        assert limited("limits", "set", "openai", "--concurrency", "2").code == 0
+        with closing(sqlite3.connect(here / "limpet.db")) as db, db:
+            db.execute("UPDATE documents SET body = x'00' WHERE name = 'limit/openai'")
+        assert limited("run", "limited:asks", "--detach", "--id", repair[0]).code == 0
+        assert limited("worker", "--once").code == 0
+        assert "a slot of the limit openai (it is damaged: " in limited("runs", "show", repair[0]).out
+        assert "openai" not in limited("limits", "list").out
+        shown = limited("limits", "show", "openai")
+        assert (shown.code, "limpet limits delete openai" in shown.err) == (6, True)
+        assert damaged_documents(limited) == ["limit/openai"]
+        assert limited("limits", *repair).code == 0
+        assert damaged_documents(limited) == []
+
+
+def damaged_documents(limited: Command) -> list[str]:
+    found = limited("store", "verify", "--json").data
+    return [each["document"] for each in found if "document" in each]

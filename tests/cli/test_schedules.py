@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -272,3 +274,23 @@ def test_json_of_a_schedule_can_be_read_by_any_program(limpet: Command) -> None:
     assert datetime.fromisoformat(firing["planned"]).utcoffset() == timedelta(0)
     assert datetime.fromisoformat(found["next_time"]).utcoffset() == timedelta(0)
     assert found["ends"] == "2030-01-01T00:00:00+00:00"
+
+
+def test_a_damaged_schedule_is_repaired(limpet: Command, here: Path) -> None:
+    """H17: by the file that declares it, also when a worker starts; by adding it again; or it is deleted."""
+    (here / "letters.yaml").write_text(FILE)
+    repairs = [
+        ("schedules", "sync", "letters.yaml"),
+        ("worker", "letters.yaml", "--once"),
+        ("schedules", "add", "often", "letters.yaml", "--every", "1h", "--replace"),
+        ("schedules", "delete", "often"),
+    ]
+    assert limpet("schedules", "sync", "letters.yaml").code == 0
+    for command in repairs:
+        with closing(sqlite3.connect(here / "limpet.db")) as db, db:
+            assert db.execute("UPDATE documents SET body = x'00' WHERE name = 'schedule/often'").rowcount == 1
+        assert limpet("store", "verify").code == 1
+        done = limpet(*command)
+        assert done.code == 0, done.err
+        assert limpet("store", "verify").code == 0
+    assert [each["name"] for each in limpet("schedules", "list", "--json").data] == ["nightly"]

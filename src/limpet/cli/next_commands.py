@@ -16,6 +16,7 @@ from limpet.cli.project import can_be_typed, command_line, find_store, project_t
 from limpet.cli.run_display import MAX_SHOWN_TEXT, why_abandoned
 from limpet.cli.values import utc_time
 from limpet.errors import (
+    DamagedDocument,
     DeadlinePassed,
     LimitNotFound,
     LimpetError,
@@ -28,6 +29,7 @@ from limpet.errors import (
     UsageError,
     WrongGraph,
 )
+from limpet.graphs.names import LIMITS, SCHEDULES
 from limpet.journal.waits import MESSAGE, SLOT, PostWait
 
 MAX_SHOWN_PROMPT = 2000
@@ -96,6 +98,8 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
         return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
     if isinstance(problem, RunCancelled) and hasattr(args, "answer"):
         return NextCommand(HAND_BACK, command_line("runs retry", args, problem.run_id or "RUN"))
+    if isinstance(problem, DamagedDocument):
+        return _command_to_delete(problem, args)
     run_id = getattr(problem, "run_id", None) or getattr(args, "run", None) or "RUN"
     if isinstance(problem, DeadlinePassed):
         return graph_command(LATER_DEADLINE, "resume", args, run_id, *NEW_DEADLINE)
@@ -114,6 +118,14 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
     if remedy.needs_graph:
         return graph_command(remedy.purpose, remedy.words, args, run_id, *remedy.arguments)
     return NextCommand(remedy.purpose, command_line(remedy.words, args, run_id, *remedy.arguments))
+
+
+def _command_to_delete(damage: DamagedDocument, args: Namespace) -> NextCommand | None:
+    for prefix, words in ((LIMITS, "limits delete"), (SCHEDULES, "schedules delete")):
+        if damage.name.startswith(prefix):
+            name = damage.name.removeprefix(prefix)
+            return NextCommand("Delete it with:", command_line(words, args, name))
+    return None
 
 
 def suggest_next(info: RunInfo, args: Namespace, output: Output) -> None:

@@ -35,7 +35,9 @@ def add_store_verbs(verbs: Verbs) -> None:
     add_verb(verbs, "info", "store:info", "what it is, and how many runs it has")
     migrate = add_verb(verbs, "migrate", "store:migrate", "bring its schema up to date")
     migrate.add_argument("--print", action="store_true", dest="show", help="only print the SQL")
-    verify = add_verb(verbs, "verify", "store:verify", "look for damage, in one run or all")
+    verify = add_verb(
+        verbs, "verify", "store:verify", "look for damage: in one run; or in all, and in limits and schedules"
+    )
     verify.add_argument("run", metavar="RUN", nargs="?")
     flatten = add_verb(
         verbs, "flatten", "store:flatten", "write runs, steps and states as plain tables, without secrets"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeGuard, TypeVar, runtime_checkable
 
-from limpet.errors import DamagedRecord
+from limpet.errors import DamagedDocument, DamagedRecord
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
 
@@ -48,6 +48,15 @@ class Salvaging(Protocol):
 
         The head isn't used, so records that were pruned may be among them, and newest ones may be missing.
         """
+        ...
+
+
+@runtime_checkable
+class FindsDamagedDocuments(Protocol):
+    """A store that notices when documents aren't what was written. `limpet store verify` asks it."""
+
+    def damaged_documents(self, prefix: str = "") -> Sequence[DamagedDocument]:
+        """What is wrong with documents whose names begin with `prefix`, which `list_documents` leaves out."""
         ...
 
 

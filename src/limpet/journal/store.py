@@ -23,8 +23,14 @@ What every store must do
       when the `threading.Event` is set. `limpet.testing.FakeClock` is such a clock.
 
 What it may raise
-    `StoreUnavailable`, `RunNotFound`, `RunExists`, `AlreadyCompleted`, `Conflict`, `DamagedRecord`; never an
-    exception of its driver.
+    `StoreUnavailable`, `RunNotFound`, `RunExists`, `AlreadyCompleted`, `Conflict`, `DamagedRecord`,
+    `DamagedDocument`; never an exception of its driver.
+
+What damage may do
+    Damage concerns what is damaged, and nothing else. A document that the store can't read is left out of lists, with
+    a warning in the log, and `get_document` raises `DamagedDocument`. The error has a `version`. At this version, the
+    document can be replaced or deleted like any other, and only as long as it is as damaged as it was. That is the
+    version that it was written with, if the store knows it; otherwise a number that no document ever has, such as -1.
 
 What it must not touch
     A store doesn't look into records, posts, output or documents, doesn't log them or anything in them, and doesn't
@@ -40,7 +46,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from limpet.defaults import LEASE, QUEUE
-from limpet.errors import UsageError
+from limpet.errors import DamagedDocument, UsageError
 from limpet.journal.run_filter import Cursor, RunFilter
 
 Level = Literal["disk", "process", "memory"]
@@ -446,13 +452,16 @@ class Store(Protocol):
         ...
 
     def get_document(self, name: str) -> Document | None:
-        """The document of this name; None if there is none."""
+        """The document of this name; None if there is none. Raises `DamagedDocument` if it can't be read."""
         ...
 
     def list_documents(
         self, prefix: str = "", due: bool = False, limit: int | None = None
     ) -> Sequence[Document]:
-        """The documents whose names begin with `prefix`, by name; with `due`, those that are due, by due time."""
+        """The documents whose names begin with `prefix`, by name; with `due`, those that are due, by due time.
+
+        Damaged ones are left out, and don't count for `limit`.
+        """
         ...
 
     def delete_document(self, name: str, version: int) -> bool:
@@ -505,3 +514,12 @@ class Store(Protocol):
     def close(self) -> None:
         """Close files and connections. Closing twice is harmless; any other call then fails."""
         ...
+
+
+def document_version(store: Store, name: str) -> int:
+    """The version at which a document can be replaced, whether it can be read or not; 0 if there is none."""
+    try:
+        found = store.get_document(name)
+    except DamagedDocument as damage:
+        return damage.version
+    return 0 if found is None else found.version

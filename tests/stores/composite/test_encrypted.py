@@ -68,6 +68,11 @@ class TestEncryptedStore(StoreConformance):
         inner = SQLiteStore(store.inner.path, level="process", clock=store.inner.clock)
         return EncryptedStore(inner, Keys({"new": OTHER, "k": KEY}, current="new"))
 
+    def damage_document(self, store: EncryptedStore, name: str) -> None:
+        found = store.inner.get_document(name)
+        assert found is not None
+        assert store.inner.put_document(name, found.body[:-1] + b"?", found.version, found.due) is not None
+
     def damage(self, store: EncryptedStore, run_id: str, sequence: int) -> None:
         inner = store.inner
         if isinstance(inner, MemoryStore):

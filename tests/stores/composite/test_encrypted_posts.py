@@ -9,7 +9,7 @@ from hashlib import sha256
 
 import pytest
 
-from limpet import DamagedRecord, KeyMissing, StoreUnavailable
+from limpet import DamagedDocument, DamagedRecord, KeyMissing
 from limpet.journal.encoding.codec import encode
 from limpet.journal.store import Document, NewRun, Output, Post
 from limpet.stores import MemoryStore
@@ -72,7 +72,7 @@ def test_nothing_can_be_put_in_anothers_place(store: EncryptedStore, inner: Memo
     store.add_output("s", 1, [b"fine"], 10)
     assert list(store.output("s")) == [Output(3, b"fine")]
     inner.put_document("other", document.body, 0)
-    with pytest.raises(StoreUnavailable, match="the document 'other' can't be read: it was changed"):
+    with pytest.raises(DamagedDocument, match="the document 'other' is damaged: it was changed"):
         store.get_document("other")
 
 

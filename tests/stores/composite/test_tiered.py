@@ -51,6 +51,11 @@ class TestTieredStore(StoreConformance):
         again = RedisStore(self.server.url) if isinstance(hot, RedisStore) else MemoryStore()
         return TieredStore(again, SQLiteStore(cold.path, level="process", clock=cold.clock))
 
+    def damage_document(self, store: TieredStore, name: str) -> None:
+        assert isinstance(store.cold, SQLiteStore)
+        with closing(sqlite3.connect(store.cold.path)) as connection, connection:
+            connection.execute("UPDATE documents SET body = x'00' WHERE name = ?", (name,))
+
     def damage(self, store: TieredStore, run_id: str, sequence: int) -> None:
         """In both of them."""
         assert isinstance(store.cold, SQLiteStore)

@@ -24,6 +24,7 @@ from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import COMPLETED, PAUSED, Commit, Level, NewRun, RunHead, Store, Tail
 from limpet.stores import open_store
 from limpet.stores.files import frames, locks, run_cache, run_files, run_names
+from limpet.stores.files.documents import document_file
 from limpet.stores.files.run_opening import read_unlocked
 from limpet.stores.files.store import FileStore
 from limpet.testing.conformance import ManualClock, StoreConformance
@@ -48,6 +49,10 @@ class TestFileStore(StoreConformance):
         data = path.read_bytes()
         place = data.rindex(b"two" * 10)
         path.write_bytes(data[:place] + b"?" + data[place + 1 :])
+
+    def damage_document(self, store: FileStore, name: str) -> None:
+        path = store.path / "documents" / f"{document_file(name)}.document"
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
 
 
 @pytest.fixture

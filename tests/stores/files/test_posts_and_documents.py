@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet.errors import DamagedRecord, StoreUnavailable
+from limpet.errors import DamagedDocument, DamagedRecord
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import FAILED, Commit, Labels, NewRun, Output, Post
@@ -206,7 +206,7 @@ def test_a_damaged_document_is_reported_and_hides_no_other(
             assert store.put_document(name, b"body", 0, due=1.0) is not None
         (file,) = (path / "documents").glob("a.*")
         file.write_bytes(damage(file.read_bytes()))
-        with pytest.raises(StoreUnavailable, match="document 'a'"):
+        with pytest.raises(DamagedDocument, match="document 'a'"):
             store.get_document("a")
         assert [each.name for each in store.list_documents()] == ["b"]
         assert [each.name for each in store.list_documents(due=True)] == ["b"]

@@ -52,6 +52,10 @@ class RedisClaims(StoreConformance):
             data = client.lindex(name, sequence - 1)
             client.lset(name, sequence - 1, b"?" + data[1:])
 
+    def damage_document(self, store: RedisStore, name: str) -> None:
+        with self.server.client() as client:
+            client.hset("limpet:documents", f"d:{name}", b"damaged")
+
     def reopen(self, store: RedisStore) -> Store:
         store.close()
         again = RedisStore(self.server.url)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from limpet.defaults import QUEUE
-from limpet.errors import DamagedRecord, StoreUnavailable
+from limpet.errors import DamagedDocument, DamagedRecord, StoreUnavailable
 from limpet.journal.encoding.codec import encode
 from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import COMPLETED, FAILED, PAUSED, RUNNING, Commit, Labels, Lane, NewRun, Post
@@ -165,7 +165,7 @@ def test_a_damaged_document_is_reported_and_hides_no_other(path: Path) -> None:
         for name in ("a", "b"):
             store.put_document(name, b"body", 0, due=1.0)
         changed(path, "UPDATE documents SET body = x'00' WHERE name = 'a'")
-        with pytest.raises(StoreUnavailable, match="document 'a'"):
+        with pytest.raises(DamagedDocument, match="document 'a'"):
             store.get_document("a")
         assert [each.name for each in store.list_documents()] == ["b"]
         assert [each.name for each in store.list_documents(due=True)] == ["b"]

@@ -52,6 +52,10 @@ class TestSQLiteStore(StoreConformance):
                 (sequence, run_id),
             )
 
+    def damage_document(self, store: SQLiteStore, name: str) -> None:
+        with closing(sqlite3.connect(store.path)) as connection, connection:
+            connection.execute("UPDATE documents SET body = x'00' WHERE name = ?", (name,))
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:

@@ -26,7 +26,7 @@ from limpet.cli.project import (
 from limpet.cli.values import relative_time
 from limpet.engine.schedules.schedule import Schedule, find_schedule
 from limpet.engine.schedules.timetable import local_time, triggered_at
-from limpet.errors import ScheduleEnded, StoreError, UsageError
+from limpet.errors import DamagedDocument, ScheduleEnded, StoreError, UsageError
 from limpet.journal.store import Store
 
 SHOWN_TIMES = 5
@@ -102,8 +102,8 @@ def put_declared(graphs: Iterable[Graph], store: Store, say: Callable[[str], obj
     """Put the schedules that the files of graphs declare into the store. Whether one is paused there stays.
 
     Schedules that are in the store and not, or no longer, in a file stay as they are. One that isn't there and whose
-    end is in the past is left out, and `say` gets to know. Raises `UsageError`, before any is put there, for one that
-    another graph has in the store.
+    end is in the past is left out, and `say` gets to know. One that is damaged is replaced. Raises `UsageError`,
+    before any is put there, for one that another graph has in the store.
     """
     declared: dict[str, tuple[Graph, dict[str, Any]]] = {}
     for graph in graphs:
@@ -115,7 +115,9 @@ def put_declared(graphs: Iterable[Graph], store: Store, say: Callable[[str], obj
         return []
     for name, (graph, settings) in declared.items():
         del settings["name"]
-        stored = find_schedule(store, name)
+        stored = None
+        with suppress(DamagedDocument):  # it is replaced
+            stored = find_schedule(store, name)
         if stored is not None:
             _refuse_other_graph(stored[0], graph)
             settings["paused"] = False  # which leaves it as it is

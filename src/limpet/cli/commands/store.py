@@ -12,10 +12,14 @@ from limpet.cli.output import Output
 from limpet.cli.project import find_run, find_runs, find_store
 from limpet.defaults import RETENTION_HOURS
 from limpet.durations import seconds_in_text
+from limpet.engine.leases.limits.document import read_limit
 from limpet.engine.operations.run_info import LISTED_STATUSES
-from limpet.errors import KeyMissing, RunNotFound, UsageError
+from limpet.engine.schedules.schedule import read_schedule
+from limpet.errors import DamagedDocument, KeyMissing, RunNotFound, UnsupportedFormat, UsageError
+from limpet.graphs.names import LIMITS, SCHEDULES
+from limpet.journal.optional_calls import FindsDamagedDocuments, provides
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import DAMAGED, ENDED, STATUSES
+from limpet.journal.store import DAMAGED, ENDED, STATUSES, Store
 from limpet.stores.migrations import sql_of
 from limpet.stores.retention import Expired, Retention, delete_expired, find_expired
 
@@ -69,17 +73,20 @@ def migrate(args: Namespace, output: Output) -> int:
 
 
 def verify(args: Namespace, output: Output) -> int:
-    """Look for damage. The exit code is 1 if there is any."""
+    """Look for damage: to one run; or to all, to limits and to schedules. The exit code is 1 if there is any."""
+    damaged: list[DamagedDocument] = []
     if args.run:
         runs = find_run(args, output)
         reports = [_checked(runs, args.run, None)]
     else:
         reports = []
-        runs = find_runs(args)
+        store = find_store(args, must_exist=True)
+        runs = Runs(store)
         listed = runs.list()
         for number, info in enumerate(listed, 1):
             output.progress(f"{number} of {len(listed)}")
             reports.append(_checked(runs, info.run_id, info))
+        damaged = _damaged_documents(store)
     output.progress("")
     found = [each for each in reports if each is not None]
     if output.json:
@@ -93,6 +100,16 @@ def verify(args: Namespace, output: Output) -> int:
                 }
                 for each in found
             ]
+            + [
+                {
+                    "run_id": None,
+                    "document": damage.name,
+                    "ok": False,
+                    "report": damage.message,
+                    "remarks": [],
+                }
+                for damage in damaged
+            ]
         )
     else:
         output.table(
@@ -100,7 +117,11 @@ def verify(args: Namespace, output: Output) -> int:
             [(each.run_id, each.verdict, each.shown) for each in found],
             "no runs",
         )
-    return OK if all(each.verdict == "ok" for each in found) else FAILED
+        if damaged:
+            rows = [(damage.name, DAMAGED, damage.reason) for damage in damaged]
+            output.table(("document", "status", "what"), rows)
+    is_sound = all(each.verdict == "ok" for each in found) and not damaged
+    return OK if is_sound else FAILED
 
 
 class _Checked(NamedTuple):
@@ -129,6 +150,26 @@ def _checked(runs: Runs, run_id: str, listed: RunInfo | None) -> _Checked | None
         # The id of a run whose head file is damaged can be lost, too.
         return _Checked(run_id, DAMAGED, listed.problem or "") if listed.status == DAMAGED else None
     return _Checked(run_id, "ok" if report.ok else DAMAGED, str(report), report.remarks)
+
+
+def _damaged_documents(store: Store) -> list[DamagedDocument]:
+    """The documents that the store can't read, and limits and schedules that it can, but that make no sense."""
+    if not store.abilities.takes_part:
+        return []
+    found: list[DamagedDocument] = []
+    if provides(store, FindsDamagedDocuments):
+        found += store.damaged_documents()
+    for document in (*store.list_documents(LIMITS), *store.list_documents(SCHEDULES)):
+        try:
+            if document.name.startswith(LIMITS):
+                read_limit(document.name.removeprefix(LIMITS), document.body, document.version)
+            else:
+                read_schedule(document)
+        except DamagedDocument as damage:
+            found.append(damage)
+        except UnsupportedFormat:
+            continue  # it is intact, and of a newer version
+    return sorted(found, key=lambda damage: damage.name)
 
 
 def flatten(args: Namespace, output: Output) -> int:

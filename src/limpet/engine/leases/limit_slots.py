@@ -37,14 +37,18 @@ from limpet.engine.leases.limits.document import (
 from limpet.engine.leases.limits.rules import Ask
 from limpet.engine.leases.limits.steps import LimitSteps
 from limpet.engine.leases.limits.stored_limit import StoredLimit
-from limpet.errors import StoreError, StoreUnavailable, UsageError
+from limpet.errors import DamagedDocument, StoreError, StoreUnavailable, UsageError
 from limpet.graphs.limits import Limit
 from limpet.graphs.names import LIMITS
 from limpet.journal.optional_calls import CLOCK_KNOWN
 from limpet.journal.store import Lease
+from limpet.stores.problem_log import ProblemLog
 
 QUEUES_KNOWN: Final = 1.0
 """Seconds for which it is known which limits hold for a queue."""
+
+SOUND_FOR: Final = 1.0
+"""Seconds for which a limit is known not to be damaged."""
 
 
 class SlotRequest(NamedTuple):
@@ -108,6 +112,9 @@ class LimitClient:
         """When runs that workers are about to claim were counted for a rate, by run, fence and limit."""
         self._queues: dict[str, tuple[str, ...]] = {}
         self._queues_known_at = float("-inf")
+        self._read_at: dict[str, float] = {}
+        """When limits were last read without an error, by `monotonic`."""
+        self._problems = ProblemLog("limpet.limits")
 
     def declare(self, limits: Iterable[Limit]) -> None:
         """Store the values that the code gives, where they differ. What was set at run time wins over them.
@@ -234,9 +241,25 @@ class LimitClient:
             return self._limit(name).has_room()
         return False
 
-    def edit(self, name: str, change: Callable[[LimitDocument], LimitDocument]) -> None:
-        """Change what is stored of a limit, and serve its line by the new values. Raises `StoreError`."""
-        self._limit(name).edit(change)
+    def edit(
+        self, name: str, change: Callable[[LimitDocument], LimitDocument], replaces_damaged: bool = False
+    ) -> None:
+        """Change what is stored of a limit, and serve its line by the new values. Raises `StoreError`.
+
+        With `replaces_damaged`, a limit that is damaged is replaced, with a warning in the log.
+        """
+        try:
+            self._limit(name).edit(change)
+        except DamagedDocument as damage:
+            if not replaces_damaged:
+                raise
+            stored = StoredLimit(self._client, name)
+            # In one write: without its values, it would limit nothing meanwhile.
+            if stored.write(change(stored.without_document()), damage.version, None) is not None:
+                _warn(
+                    f"limit {name!r} was damaged, and is replaced: what was declared and held before is lost"
+                )
+            self._limit(name).edit(change)  # which serves the line
         self._queues_known_at = float("-inf")
         nudge_supervisors(self._client.store)
 
@@ -248,9 +271,20 @@ class LimitClient:
         except StoreUnavailable:
             raise
         except StoreError:
-            stored.delete_damaged()
+            if not stored.delete_unreadable():
+                raise
+            nudge_supervisors(self._client.store)
             return
         self.edit(name, lambda known: LimitDocument(first=known.first, last=known.last, is_deleted=True))
+
+    def check_readable(self, limits: Iterable[str]) -> None:
+        """Raise `StoreError` if one of these limits can't be read, as of a moment ago."""
+        if not self._can_have_limits:
+            return
+        for name in limits:
+            if monotonic() - self._read_at.get(name, float("-inf")) > SOUND_FOR:
+                StoredLimit(self._client, name).read()
+                self._read_at[name] = monotonic()
 
     def limits_for_queue(self, queue: str) -> tuple[str, ...]:
         """The names of the limits that hold for all runs in a queue, sorted.
@@ -266,7 +300,7 @@ class LimitClient:
                 try:
                     document = read_limit(name, found.body)
                 except StoreError as problem:
-                    _warn(problem)
+                    self._problems.warn(problem)
                     continue
                 for each in () if document.is_deleted else document.values.queues:
                     queues[each] = (*queues.get(each, ()), name)
@@ -299,7 +333,7 @@ class LimitClient:
         except StoreUnavailable:
             raise
         except StoreError as problem:
-            _warn(problem)
+            self._problems.warn(problem)
             return None
 
     def _limit(self, name: str) -> LimitSteps:
@@ -394,7 +428,7 @@ class LimitClient:
                 self._limit(name).give_back_later([back])
 
 
-def _warn(problem: StoreError | str) -> None:
+def _warn(problem: str) -> None:
     from logging import getLogger
 
     getLogger("limpet.limits").warning("%s", problem)

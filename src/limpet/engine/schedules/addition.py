@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from limpet.engine.schedules.schedule import Place, Schedule, SchedulePlan
 from limpet.engine.schedules.timetable import Timetable
-from limpet.errors import ScheduleEnded, UsageError
+from limpet.errors import DamagedDocument, ScheduleEnded, UsageError
 from limpet.journal.encoding.codec import decode
 
 
@@ -26,6 +26,17 @@ class Addition(NamedTuple):
         timetable = self.plan.timetable
         first = timetable.after(_begins_after(timetable, now))
         return Schedule(self.name, self.plan, Place(first, is_paused=self.is_paused))
+
+    def instead_of_damaged(self, damage: DamagedDocument, now: float) -> Schedule:
+        """The schedule instead of one that can't be read. Raises that error unless it replaces.
+
+        It isn't known how far that one had come, or whether it was paused. This one has the times from now on, so
+        that none is fired twice.
+        """
+        if not self.replaces:
+            raise damage
+        new = self.as_new(now)
+        return new._replace(place=new.place._replace(next=self.plan.timetable.after(now)))
 
     def instead_of(self, known: Schedule, now: float) -> Schedule:
         """The schedule with the new values; the same, if they are equal. Raises `UsageError` unless it replaces.

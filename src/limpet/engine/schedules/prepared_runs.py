@@ -24,7 +24,7 @@ from limpet.errors import Conflict, LimpetError, RunNotFound, StoreUnavailable, 
 from limpet.graphs.names import PREPARED
 from limpet.graphs.secrets import hide_secret_path
 from limpet.journal.reader import ViewedTail, read_progress_and_weight
-from limpet.journal.store import RUNNING, Document, RunHead, Store
+from limpet.journal.store import RUNNING, Document, RunHead, Store, document_version
 from limpet.journal.writer import JournalWriter, summary
 
 BEGINS_WITHIN: Final = 60.0
@@ -57,9 +57,9 @@ def _note(store: Store, run_id: str, schedule: str, due: float) -> None:
     """Have workers look after a run from then on."""
     name = PREPARED + run_id
     if store.put_document(name, schedule.encode(), 0, due) is None:
-        known = store.get_document(name)
-        if known is not None:
-            store.put_document(name, schedule.encode(), known.version, due)
+        known = document_version(store, name)
+        if known:
+            store.put_document(name, schedule.encode(), known, due)
 
 
 def begin(client: LeaseClient, run_id: str) -> bool:

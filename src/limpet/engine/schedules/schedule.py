@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 
 from limpet.engine.schedules.timetable import Timetable, stamp
-from limpet.errors import StoreError, UnsupportedFormat
+from limpet.errors import DamagedDocument, UnsupportedFormat
 from limpet.graphs.names import SCHEDULES
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import Document, Store
@@ -151,7 +151,11 @@ class Schedule(NamedTuple):
 
 def find_schedule(store: Store, name: str) -> tuple[Schedule, int] | None:
     """The schedule of this name with its version; None if there is none. Raises `StoreError`."""
-    document = store.get_document(SCHEDULES + name)
+    try:
+        document = store.get_document(SCHEDULES + name)
+    except DamagedDocument as damage:
+        damage.with_advice(_damage_advice(name))
+        raise
     if document is None:
         return None
     return read_schedule(document), document.version
@@ -164,7 +168,7 @@ def write_schedule(store: Store, schedule: Schedule, version: int) -> int | None
 
 
 def read_schedule(document: Document) -> Schedule:
-    """The schedule in a document. Raises `UnsupportedFormat`, and `StoreError` if it can't be read."""
+    """The schedule in a document. Raises `UnsupportedFormat` and `DamagedDocument`."""
     name = document.name.removeprefix(SCHEDULES)
     try:
         data = decode(document.body)
@@ -172,10 +176,17 @@ def read_schedule(document: Document) -> Schedule:
             return _decoded(name, data)
         written = data["format"]
     except (AttributeError, LookupError, TypeError, ValueError) as problem:
-        raise StoreError(f"schedule {name!r} can't be read: {type(problem).__name__}: {problem}") from problem
+        damage = DamagedDocument(
+            document.name, document.version, f"it can't be read: {type(problem).__name__}: {problem}"
+        )
+        raise damage.with_advice(_damage_advice(name)) from problem
     raise UnsupportedFormat(
         f"schedule {name!r} has format {written!r}, which a newer version of Limpet wrote"
     )
+
+
+def _damage_advice(name: str) -> str:
+    return f"add it again with replace=True, or delete it with `limpet schedules delete {name}`"
 
 
 def _encoded(schedule: Schedule) -> bytes:

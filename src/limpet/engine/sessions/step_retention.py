@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from limpet.defaults import CLEANUP_INTERVAL
-from limpet.errors import RunNotFound, StoreUnavailable
+from limpet.errors import DamagedDocument, RunNotFound, StoreUnavailable
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.optional_calls import ReportsUndeleted, provides
 from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT, STEP
 from limpet.journal.run_filter import RunFilter, list_in_pages
-from limpet.journal.store import COMPLETED, Document, Store
+from limpet.journal.store import COMPLETED, Document, Store, document_version
 from limpet.observe.events import CHECKPOINT_FAIL
 from limpet.threads.workers import JobQueue
 
@@ -141,12 +141,12 @@ class CompletedRuns:
         self._done_until = newest
         if newest > since and self._store.abilities.takes_part:
             # If another process was quicker, its note is as good.
-            self._store.put_document(PRUNED, encode(newest), version)
+            self._store.put_document(PRUNED, encode(newest), version or document_version(self._store, PRUNED))
 
     def _note(self) -> Document | None:
         """What the store has of how far this was done, if it can be read."""
         if self._store.abilities.takes_part:
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable, DamagedDocument):
                 return self._store.get_document(PRUNED)
         return None
 

@@ -24,16 +24,19 @@ from limpet.engine.leases.limits.document import lane_in, lane_text
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphsOnStore
-from limpet.engine.supervisor.log import log
 from limpet.errors import StoreError, StoreUnavailable, UsageError
 from limpet.journal.store import Lane, Lease, RunHead
 from limpet.journal.writer import has_begun
+from limpet.stores.problem_log import ProblemLog
 
 LOOKS_WITHOUT_LIMITS: Final = 6
 """In a store without limits, one look of this many asks for those that other processes have left behind."""
 
 RETRY_INTERVAL: Final = 1.0
 """Seconds until slots are asked for again, for runs for which that failed."""
+
+LOG_INTERVAL: Final = 60.0
+"""Seconds after which the log says again why slots can't be asked for."""
 
 SHORTEST_WAIT: Final = 0.02
 """Seconds, at least, until limits are looked at again."""
@@ -59,6 +62,7 @@ class LimitAdmission:
         """What lanes wait for, by their text."""
         self._admitted: dict[str, SlotRequest] = {}
         self._looks = 0
+        self._problems = ProblemLog("limpet.supervisor", LOG_INTERVAL)
         self._declared: set[str] = set()
         """The graphs whose limits of queues are in the store."""
         self.wake_up = inf
@@ -141,7 +145,7 @@ class LimitAdmission:
 
     def _leave_unasked(self, picked: Sequence[RunHead], problem: StoreError) -> None:
         """Leave runs alone until the next look, as slots of their limits can't be asked for."""
-        log().warning("couldn't ask for slots of limits: %s; will try again", problem)
+        self._problems.warn(f"couldn't ask for slots of limits: {problem}; will try again")
         self._unasked.update((head.queue, head.graph) for head in picked if self._limits_known_of(head))
         self._look_again_soon()
 
@@ -212,7 +216,7 @@ class LimitAdmission:
             except StoreUnavailable:
                 raise
             except StoreError as problem:
-                log().warning("couldn't declare the limits of graph %s: %s; will try again", name, problem)
+                self._problems.warn(f"couldn't declare the limits of graph {name}: {problem}; will try again")
 
     def _limits_of(self, head: RunHead) -> tuple[str, ...]:
         """The names of the limits that a run needs slots of. Raises `StoreError`."""
@@ -224,6 +228,14 @@ class LimitAdmission:
         if compiled is not None:
             with suppress(UsageError):  # a store without limits: the run says so, when it is opened
                 self._limits.declare((*compiled.limits, *compiled.plan.limits))
+            try:
+                # A run that comes to a node with a damaged limit fails. In its queue, it waits for the repair.
+                self._limits.check_readable(limit.name for limit in compiled.plan.limits)
+            except StoreError:
+                self._names.pop(
+                    (head.queue, head.graph), None
+                )  # so that it isn't taken for one without limits
+                raise
             names.update(limit.name for limit in compiled.limits)
             # A limit of a queue that nodes of the graph have, too: they would wait for the slot of their own run.
             names.difference_update(limit.name for limit in compiled.plan.limits)

@@ -15,7 +15,7 @@ from limpet.engine.leases.process_identity import is_dead, this_process
 from limpet.engine.leases.workers import RENEWAL_INTERVAL, WorkerInfo, read_worker, worker_document
 from limpet.engine.supervisor.log import log
 from limpet.graphs.names import WORKERS
-from limpet.journal.store import Document, Lane
+from limpet.journal.store import Document, Lane, document_version
 from limpet.threads.workers import Monitor, start_thread
 
 CLEANUP_INTERVAL = 60.0
@@ -99,8 +99,7 @@ class WorkerEntry:
         body = worker_document(self._describe(self.name, self._since, now))
         version = store.put_document(name, body, self._version)
         if version is None:  # another worker has removed it, or an earlier process had this name
-            found = store.get_document(name)
-            version = store.put_document(name, body, 0 if found is None else found.version)
+            version = store.put_document(name, body, document_version(store, name))
         self._version = version or 0
 
     def _delete(self) -> None:

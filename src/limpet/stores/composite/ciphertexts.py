@@ -20,7 +20,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from limpet.errors import DamagedRecord, KeyMissing, StoreError, StoreUnavailable, TooLarge, UsageError
+from limpet.errors import (
+    DamagedDocument,
+    DamagedRecord,
+    KeyMissing,
+    StoreError,
+    StoreUnavailable,
+    TooLarge,
+    UsageError,
+)
 from limpet.journal.encoding.envelope import ENCRYPTED
 
 if TYPE_CHECKING:
@@ -145,7 +153,7 @@ class Place(NamedTuple):
     def damaged(self, reason: str) -> StoreError:
         """The error for what isn't as it was stored."""
         if self.kind == "document":
-            return StoreUnavailable(f"{self} can't be read: {reason}")
+            return DamagedDocument(self.of, -1, reason)  # the store that has it knows its version
         if self.kind in ("post", "output"):
             reason = f"{self}: {reason}"
         return DamagedRecord(self.of, self.which if isinstance(self.which, int) else 0, reason)

@@ -12,7 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from limpet.errors import DamagedRecord, KeyMissing, LimpetError, StoreUnavailable, UsageError
+from limpet.errors import (
+    DamagedDocument,
+    DamagedRecord,
+    KeyMissing,
+    LimpetError,
+    StoreUnavailable,
+    UsageError,
+)
 from limpet.journal.encoding.envelope import ENCRYPTED
 from limpet.journal.inbox import CANCEL
 from limpet.journal.optional_calls import provides
@@ -35,11 +42,9 @@ from limpet.stores import heads
 from limpet.stores.composite.ciphertexts import Keys as Keys
 from limpet.stores.composite.ciphertexts import Place, post_place
 from limpet.stores.composite.wrapper import StoreWrapper
+from limpet.stores.problem_log import ProblemLog
 
 Stored = TypeVar("Stored")
-
-MAX_LOGGED = 1000
-"""How many runs and documents are remembered as logged."""
 
 
 class EncryptedStore(StoreWrapper):
@@ -55,8 +60,7 @@ class EncryptedStore(StoreWrapper):
             raise UsageError("EncryptedStore(store, keys) takes Keys: Keys({'2026': key})")
         self.inner = store
         self.keys = keys
-        self._logged: dict[str, str] = {}
-        """Why runs and documents were left out of lists, as far as that was logged."""
+        self._problems = ProblemLog("limpet.stores")
 
     def __repr__(self) -> str:
         return f"EncryptedStore({self.inner!r}, {self.keys!r})"
@@ -138,7 +142,7 @@ class EncryptedStore(StoreWrapper):
             try:
                 items.append(Output(number, self.keys.decrypted(place, data)))
             except DamagedRecord as problem:
-                self._log_once(run_id, problem)
+                self._log_once(problem)
         return items
 
     def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
@@ -159,6 +163,18 @@ class EncryptedStore(StoreWrapper):
 
         return _enough(readable, limit)
 
+    def damaged_documents(self, prefix: str = "") -> Sequence[DamagedDocument]:
+        """Those that the inner store can't read, and those that were changed; not those whose keys are missing."""
+        found = [*super().damaged_documents(prefix)]
+        for document in self.inner.list_documents(prefix):
+            try:
+                self._document(document)
+            except DamagedDocument as damage:
+                found.append(damage)
+            except KeyMissing:
+                continue
+        return sorted(found, key=lambda damage: damage.name)
+
     def list(self, which: RunFilter) -> list[RunHead]:
         """As in every store. A run whose key is missing is left out, with a warning in the log.
 
@@ -168,7 +184,7 @@ class EncryptedStore(StoreWrapper):
         missing: KeyMissing | None = None
         for head, problem in self.list_all(which):
             if problem is not None:
-                self._log_once(head.run_id, problem)
+                self._log_once(problem)
             if isinstance(problem, KeyMissing):
                 missing = problem
             else:
@@ -246,7 +262,7 @@ class EncryptedStore(StoreWrapper):
             try:
                 readable.append(self._head(head))
             except (DamagedRecord, KeyMissing) as problem:
-                self._log_once(head.run_id, problem)
+                self._log_once(problem)
         return readable
 
     def _post(self, run_id: str, post: Post) -> Post:
@@ -256,28 +272,25 @@ class EncryptedStore(StoreWrapper):
         return post._replace(body=self.keys.decrypted(post_place(run_id, post.key), post.body))
 
     def _document(self, document: Document) -> Document:
-        return document._replace(body=self.keys.decrypted(Place("document", document.name), document.body))
+        """A document of the inner store. Raises `DamagedDocument`, with the version that the inner store knows."""
+        try:
+            body = self.keys.decrypted(Place("document", document.name), document.body)
+        except DamagedDocument as damage:
+            raise DamagedDocument(document.name, document.version, damage.reason) from damage
+        return document._replace(body=body)
 
     def _readable_documents(self, found: Iterable[Document]) -> Documents:
         readable: Documents = []
         for document in found:
             try:
                 readable.append(self._document(document))
-            except (StoreUnavailable, KeyMissing) as problem:
-                self._log_once(document.name, problem)
+            except (DamagedDocument, KeyMissing) as problem:
+                self._log_once(problem)
         return readable
 
-    def _log_once(self, name: str, problem: LimpetError) -> None:
+    def _log_once(self, problem: LimpetError) -> None:
         """Log why a run or document can't be read, unless that was logged: a worker lists them all the time."""
-        reason = str(problem)
-        if self._logged.get(name) == reason:
-            return
-        if len(self._logged) >= MAX_LOGGED:
-            self._logged.clear()
-        self._logged[name] = reason
-        import logging
-
-        logging.getLogger("limpet.stores").warning("what is listed can't be read: %s", reason)
+        self._problems.warn(f"what is listed can't be read: {problem}")
 
 
 ReadHeads = list[tuple[RunHead, LimpetError | None]]

@@ -5,8 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from limpet.errors import DamagedRecord, UsageError
-from limpet.journal.optional_calls import Inspectable, Notifying, ReportsUndeleted, Salvaging, provides
+from limpet.errors import DamagedDocument, DamagedRecord, UsageError
+from limpet.journal.optional_calls import (
+    FindsDamagedDocuments,
+    Inspectable,
+    Notifying,
+    ReportsUndeleted,
+    Salvaging,
+    provides,
+)
 from limpet.journal.store import ENDED, Abilities, Document, Lane, Lease, Output, Post, RunHead, Store
 
 
@@ -106,6 +113,12 @@ class StoreWrapper(ABC):
         if provides(self._durable_store, Salvaging):
             return self._durable_store.salvage(run_id)
         return {}
+
+    def damaged_documents(self, prefix: str = "") -> Sequence[DamagedDocument]:
+        """The documents that the wrapped store can't read; none if it doesn't say."""
+        if provides(self._durable_store, FindsDamagedDocuments):
+            return self._durable_store.damaged_documents(prefix)
+        return []
 
     def undeleted(self, run_id: str) -> Exception | None:
         """As the wrapped store says."""

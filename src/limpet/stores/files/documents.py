@@ -19,13 +19,14 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from limpet.errors import StoreUnavailable
+from limpet.errors import DamagedDocument
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.store import Document
 from limpet.stores.atomic_files import flush_directory, make_directory, read_whole, replace_file
 from limpet.stores.files.locks import LockFile
 from limpet.stores.files.run_names import MAX_READABLE, digest_of, readable_part
 from limpet.stores.indexes import DocumentIndex, SortedEntries, beginning_with
+from limpet.stores.problem_log import ProblemLog
 
 LOCK_NAME = "documents"
 """Beside their own lock, documents have that of a run with files of this name: earlier versions know no other."""
@@ -33,6 +34,8 @@ LOCK_NAME = "documents"
 SUFFIX = ".document"
 VERSION_FILE = "VERSION"
 MARK = b"LMD1"
+UNREADABLE = -1
+"""The version at which a document is that can't be read."""
 _PREFIX = Struct(">4sI")
 
 
@@ -51,6 +54,7 @@ class DocumentFiles:
         """The documents that are in the index, by the names of their files."""
         self._unread: SortedEntries[str] = SortedEntries()
         """The names of the files of the others."""
+        self._problems = ProblemLog("limpet.stores")
 
     def put(self, name: str, body: bytes, version: int, due: float | None) -> int | None:
         """Write a document that is still at `version`, and return its new one, else None."""
@@ -77,15 +81,14 @@ class DocumentFiles:
         return True
 
     def get(self, name: str) -> Document | None:
-        """The document of this name, if there is one. Raises `StoreUnavailable` if it is damaged."""
+        """The document of this name, if there is one. Raises `DamagedDocument`."""
         path = self._path(name)
         try:
-            document = _document_in(path.read_bytes())
+            return _document_in(path.read_bytes())
         except FileNotFoundError:
             return None
         except ValueError as problem:
-            raise StoreUnavailable(f"the document {name!r} in {path} can't be read: {problem}") from problem
-        return document
+            raise DamagedDocument(name, UNREADABLE, f"{problem} ({path})") from problem
 
     def find(self, prefix: str, due_by: float | None, limit: int | None) -> list[Document]:
         """The first documents whose names begin with `prefix`; with a time, of those that are due by then.
@@ -100,8 +103,22 @@ class DocumentFiles:
 
     def all_unlocked(self) -> list[Document]:
         """All documents but for damaged ones, read without the lock."""
-        found = [_listed(self.directory / f"{file_name}{SUFFIX}") for file_name in self._file_names()]
+        found = [self._listed(file_name) for file_name in self._file_names()]
         return [document for document in found if document is not None]
+
+    def damaged(self, prefix: str) -> list[DamagedDocument]:
+        """What is wrong with documents whose names begin with `prefix`, by what their files are called."""
+        found = []
+        for file_name in sorted(self._file_names()):
+            path = self.directory / f"{file_name}{SUFFIX}"
+            if file_name.startswith(readable_name(prefix)):
+                try:
+                    _document_in(path.read_bytes())
+                except FileNotFoundError:
+                    continue
+                except ValueError as problem:
+                    found.append(DamagedDocument(_likely_name(path), UNREADABLE, f"{problem} ({path})"))
+        return found
 
     def _learn_changes(self) -> None:
         """Find out which documents are to be read, or read again."""
@@ -120,7 +137,7 @@ class DocumentFiles:
         lock.unindexed.clear()
 
     def _read_again(self, file_name: str) -> None:
-        document = _listed(self.directory / f"{file_name}{SUFFIX}")
+        document = self._listed(file_name)
         if document is not None:
             self._read[file_name] = document
             self._index.put(document.name, document.due)
@@ -140,8 +157,22 @@ class DocumentFiles:
             return []
         return [name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX)]
 
+    def _listed(self, file_name: str) -> Document | None:
+        """The document in a file. None if it is damaged, with a warning in the log, or was deleted meanwhile."""
+        path = self.directory / f"{file_name}{SUFFIX}"
+        try:
+            return _document_in(read_whole(str(path)))
+        except FileNotFoundError:
+            return None
+        except ValueError as problem:
+            self._problems.warn(f"the document in {path} is left out: {problem}")
+            return None
+
     def _version(self, name: str) -> int:
-        found = self.get(name)
+        try:
+            found = self.get(name)
+        except DamagedDocument as damage:
+            return damage.version
         if found is None:
             return 0
         return found.version
@@ -182,25 +213,22 @@ def rename_older(directory: Path, flush: bool) -> None:
     if not directory.exists():
         return
     for path in directory.glob(f"*{SUFFIX}"):
-        document = _listed(path)
-        if document is not None:
-            with suppress(FileNotFoundError):  # another process does the same
-                os.rename(path, directory / f"{document_file(document.name)}{SUFFIX}")
+        # A damaged one stays as it is. One that is gone was renamed by another process.
+        with suppress(FileNotFoundError, ValueError):
+            document = _document_in(read_whole(str(path)))
+            os.rename(path, directory / f"{document_file(document.name)}{SUFFIX}")
     if flush:
         flush_directory(directory)
 
 
-def _listed(path: Path) -> Document | None:
-    """The document in a file. None if it is damaged, or was deleted meanwhile."""
-    try:
-        return _document_in(read_whole(str(path)))
-    except FileNotFoundError:
-        return None
-    except ValueError as problem:
-        from logging import getLogger
-
-        getLogger("limpet.stores").warning("the document in %s is left out: %s", path, problem)
-        return None
+def _likely_name(path: Path) -> str:
+    """The name of a damaged document, if its file still says so; otherwise what that is called."""
+    with suppress(Exception):  # what is damaged may be anything
+        name = decode(path.read_bytes()[_PREFIX.size :])[0]
+        if f"{document_file(name)}{SUFFIX}" == path.name:
+            return str(name)
+    readable = path.name.removesuffix(SUFFIX).rpartition(".")[0].replace("+", "/")
+    return readable if f"{document_file(readable)}{SUFFIX}" == path.name else path.name
 
 
 def _document_in(content: bytes) -> Document:

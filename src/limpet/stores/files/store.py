@@ -17,6 +17,7 @@ from typing import TypeVar
 from limpet.defaults import LOCK_TIMEOUT
 from limpet.durations import store_seconds
 from limpet.errors import (
+    DamagedDocument,
     DamagedRecord,
     RunExists,
     RunNotFound,
@@ -252,6 +253,12 @@ class FileStore:
 
     def delete_document(self, name: str, version: int) -> bool:
         return self._holding_documents(lambda: self._documents.delete(name, version))
+
+    def damaged_documents(self, prefix: str = "") -> Sequence[DamagedDocument]:
+        """The documents whose files aren't what was written."""
+        self._refuse_closed()
+        with explaining(self.path):
+            return self._documents.damaged(prefix)
 
     def list(self, which: RunFilter) -> list[RunHead]:
         now = self.clock()

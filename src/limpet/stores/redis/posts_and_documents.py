@@ -8,15 +8,21 @@ times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from re import compile as regex
+from typing import Any, NamedTuple
 
-from limpet.errors import DamagedRecord, StoreUnavailable
+from limpet.errors import DamagedDocument, DamagedRecord
 from limpet.journal.store import Document, Output, Post
 from limpet.stores.heads import refuse_old_fence, takes_in_nothing
 from limpet.stores.redis import scripts
 from limpet.stores.redis.head_fields import head_of
 from limpet.stores.redis.script_calls import ScriptCalls, changed_while_read, existing, undamaged
 from limpet.stores.redis.scripts import Script, flag, number, optional_time, text
+
+UNREADABLE = -1
+"""The version at which a document is that has none."""
+
+_LEADING_DIGITS = regex(rb"[0-9]+")
 
 
 def post(calls: ScriptCalls, token: bytes, clock: bytes, run_id: str, key: str, body: bytes) -> bool:
@@ -73,19 +79,36 @@ def delete_document(calls: ScriptCalls, token: bytes, name: str, version: int) -
 
 
 def find_document(calls: ScriptCalls, name: str) -> Document | None:
-    """The document of this name, if there is one."""
+    """The document of this name, if there is one. Raises `DamagedDocument`."""
     (value,) = calls.all([(b"HGET", _keys(calls)[0], b"d:" + text(name))])
     return None if value is None else _document(name, value)
 
 
+class DocumentList(NamedTuple):
+    """Documents that can be read, and what is wrong with the others."""
+
+    documents: list[Document]
+    damaged: list[DamagedDocument]
+
+
 def list_documents(
     calls: ScriptCalls, clock: bytes, prefix: str, due: bool, limit: int | None
-) -> list[Document]:
+) -> DocumentList:
     """The documents whose names begin with `prefix`: by name, or those that are due, by due time."""
     arguments = (clock, text(prefix), flag(due), number(limit))
     command = _command(calls, scripts.LIST_DOCUMENTS, b"", *arguments)
-    (found,) = calls.all([command])
-    return [_document(name.decode(), value) for name, value in zip(found[::2], found[1::2], strict=True)]
+    (answer,) = calls.all([command])
+    found = DocumentList([], [])
+    for name, value in zip(answer[::2], answer[1::2], strict=True):
+        try:
+            found.documents.append(_document(name.decode(), value))
+        except DamagedDocument as damage:
+            found.damaged.append(damage)
+    if limit is not None and len(found.documents) < limit == len(answer) // 2:
+        # Those at the front must not hide the ones behind them.
+        documents, damaged = list_documents(calls, clock, prefix, due, limit * 2)
+        return DocumentList(documents[:limit], damaged)
+    return found
 
 
 def _change(calls: ScriptCalls, token: bytes, document: Document, deletes: bytes) -> int | None:
@@ -111,4 +134,7 @@ def _document(name: str, value: bytes) -> Document:
     try:
         return Document(name, int(version), body, float(due[1:]) if due else None)
     except ValueError as error:
-        raise StoreUnavailable(f"the document {name!r} isn't what was written") from error
+        # What `change_document.lua` takes for its version.
+        digits = _LEADING_DIGITS.match(value)
+        at = UNREADABLE if digits is None else int(digits[0])
+        raise DamagedDocument(name, at, "it isn't what was written") from error

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from limpet.durations import LONGEST_ANSWER, store_seconds
-from limpet.errors import DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge
+from limpet.errors import DamagedDocument, DamagedRecord, RunExists, RunNotFound, StoreUnavailable, TooLarge
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import (
     ENDED,
@@ -35,6 +35,7 @@ from limpet.journal.store import (
 )
 from limpet.stores.claims import first_places
 from limpet.stores.heads import held_conflict, refusal
+from limpet.stores.problem_log import ProblemLog
 from limpet.stores.redis import posts_and_documents, scripts
 from limpet.stores.redis.connections import Connections
 from limpet.stores.redis.head_fields import FOUND_FIELDS, head_of, likely_dropped
@@ -88,6 +89,7 @@ class RedisStore:
         self._lists = RunLists(self._calls)
         self._keep_for = b"" if ttl is None else seconds(ttl)
         self._tokens = _Tokens()
+        self._problems = ProblemLog("limpet.stores")
         self.abilities = Abilities(level=self._open(level), shared=True)
 
     def __repr__(self) -> str:
@@ -208,7 +210,14 @@ class RedisStore:
     def list_documents(
         self, prefix: str = "", due: bool = False, limit: int | None = None
     ) -> Sequence[Document]:
-        return posts_and_documents.list_documents(self._calls, self._clock(), prefix, due, limit)
+        listed = posts_and_documents.list_documents(self._calls, self._clock(), prefix, due, limit)
+        for damage in listed.damaged:
+            self._problems.warn(damage)
+        return listed.documents
+
+    def damaged_documents(self, prefix: str = "") -> Sequence[DamagedDocument]:
+        """The documents that have no version, due time and body."""
+        return posts_and_documents.list_documents(self._calls, self._clock(), prefix, False, None).damaged
 
     def delete_document(self, name: str, version: int) -> bool:
         return posts_and_documents.delete_document(self._calls, next(self._tokens), name, version)

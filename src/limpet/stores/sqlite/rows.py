@@ -116,6 +116,13 @@ def read_tail(cursor: sqlite3.Cursor, row: Sequence[Any], first: int | None, las
     return Tail(head, first_found, records)
 
 
+def all_records(cursor: sqlite3.Cursor, row_id: int) -> dict[int, bytes]:
+    """All records that the run in a row has, by their numbers; what isn't bytes is an empty one."""
+    bounds = (record_id(row_id, 0), record_id(row_id, MAX_RECORDS))
+    found = cursor.execute(SQL["READ"], bounds).fetchall()
+    return {number: data if type(data) is bytes else b"" for number, data in found}
+
+
 def limit_of(limit: int | None) -> int:
     """A limit as SQL has it."""
     if limit is None:

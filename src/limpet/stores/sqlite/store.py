@@ -27,6 +27,7 @@ from typing import Any
 from limpet.defaults import LOCK_TIMEOUT
 from limpet.durations import store_seconds
 from limpet.errors import (
+    DamagedDocument,
     DamagedRecord,
     RunNotFound,
     StoreError,
@@ -52,14 +53,16 @@ from limpet.journal.store import (
 )
 from limpet.stores import heads
 from limpet.stores.lease_clock import own_lease_clock
+from limpet.stores.problem_log import ProblemLog
 from limpet.stores.sqlite.connections import Connections, checked_path
-from limpet.stores.sqlite.documents import delete_document, find_document, find_documents, put_document
+from limpet.stores.sqlite.documents import DocumentTable
 from limpet.stores.sqlite.lanes import all_lanes, claim_listed, ready_heads
 from limpet.stores.sqlite.lists import listed_rows
 from limpet.stores.sqlite.posts import add_output, add_post, has_key, read_output, take_posts, waiting_posts
 from limpet.stores.sqlite.rows import (
     LARGEST,
     MAX_RECORDS,
+    all_records,
     append_many,
     change_head,
     delete_records,
@@ -117,6 +120,8 @@ class SQLiteStore:
         self._unflushed: Connections | None = None
         """For output, which needn't survive a power failure: a flush for each item would slow the nodes down."""
         self._row_ids: dict[str, int] = {}
+        self._problems = ProblemLog("limpet.stores")
+        self._documents = DocumentTable(self._connections, self._problems)
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
@@ -233,19 +238,22 @@ class SQLiteStore:
         return self._connections.read(work)
 
     def put_document(self, name: str, body: bytes, version: int, due: float | None = None) -> int | None:
-        return self._connections.write(lambda cursor: put_document(cursor, name, body, version, due))
+        return self._documents.put(name, body, version, due)
 
     def get_document(self, name: str) -> Document | None:
-        return self._connections.read(lambda cursor: find_document(cursor, name))
+        return self._documents.get(name)
 
     def list_documents(
         self, prefix: str = "", due: bool = False, limit: int | None = None
     ) -> Sequence[Document]:
-        due_by = self.clock() if due else None
-        return self._connections.read(lambda cursor: find_documents(cursor, prefix, due_by, limit))
+        return self._documents.find(prefix, self.clock() if due else None, limit)
 
     def delete_document(self, name: str, version: int) -> bool:
-        return self._connections.write(lambda cursor: delete_document(cursor, name, version))
+        return self._documents.delete(name, version)
+
+    def damaged_documents(self, prefix: str = "") -> Sequence[DamagedDocument]:
+        """The documents whose checksums don't match."""
+        return self._documents.damaged(prefix)
 
     def lanes(self) -> Sequence[Lane]:
         return self._connections.read(all_lanes)
@@ -307,14 +315,7 @@ class SQLiteStore:
 
     def salvage(self, run_id: str) -> Mapping[int, bytes | DamagedRecord]:
         """The records of a run, whatever is the matter with its row."""
-
-        def work(cursor: sqlite3.Cursor) -> builtins.list[tuple[int, Any]]:
-            row_id = self._find_row(cursor, run_id)[0]
-            bounds = (record_id(row_id, 0), record_id(row_id, MAX_RECORDS))
-            return cursor.execute(SQL["READ"], bounds).fetchall()
-
-        found = self._connections.read(work)
-        return {number: data if type(data) is bytes else b"" for number, data in found}
+        return self._connections.read(lambda cursor: all_records(cursor, self._find_row(cursor, run_id)[0]))
 
     def faults(self) -> Sequence[str]:
         """What SQLite finds wrong with the file as a whole: it reads every page."""
@@ -443,7 +444,5 @@ class SQLiteStore:
         """The head in a row, for a list; with a warning in the log if it is damaged."""
         head = listed_head_of(row)
         if head.status == DAMAGED:
-            from logging import getLogger
-
-            getLogger("limpet.stores").warning("%s: the head of run %r is damaged", self.path, head.run_id)
+            self._problems.warn(f"{self.path}: the head of run {head.run_id!r} is damaged")
         return head

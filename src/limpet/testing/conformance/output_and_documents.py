@@ -6,9 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from limpet.errors import Conflict, RunNotFound
+from limpet.errors import Conflict, DamagedDocument, RunNotFound
+from limpet.journal.optional_calls import FindsDamagedDocuments, provides
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import COMPLETED, Document, Output, Store
+from limpet.journal.store import COMPLETED, Document, Output, Store, document_version
 from limpet.testing.conformance.store_calls import (
     ManualClock,
     commit,
@@ -21,6 +22,10 @@ from limpet.testing.conformance.store_calls import (
 
 class OutputAndDocumentTests:
     """Part of `StoreConformance`."""
+
+    def damage_document(self, store: Store, name: str) -> None:
+        """Change a document where it is stored, so that it can't be read."""
+        pytest.skip("the test class doesn't override damage_document()")
 
     def test_output_is_numbered_and_read_from_any_point(self, store: Store) -> None:
         """H12."""
@@ -141,6 +146,48 @@ class OutputAndDocumentTests:
         due_later = store.list_documents("b", due=True)
         assert [(each.name, each.body) for each in due_later] == [("b/1", b"b/1")]
         assert [head.run_id for head in store.list(RunFilter())] == ["r"]
+
+    def test_a_damaged_document_hides_no_other(self, store: Store) -> None:
+        """H5: lists leave it out, and it is never returned as data."""
+        needs_posts(store)
+        for name in "abc":
+            store.put_document(name, name.encode(), 0, due=1.0)
+        self.damage_document(store, "a")
+        with pytest.raises(DamagedDocument, match="the document 'a' is damaged"):
+            store.get_document("a")
+        for due in (False, True):
+            assert [each.name for each in store.list_documents(due=due)] == ["b", "c"]
+            assert [each.name for each in store.list_documents(due=due, limit=1)] == ["b"]
+        if provides(store, FindsDamagedDocuments):
+            assert [each.name for each in store.damaged_documents()] == ["a"]
+            assert list(store.damaged_documents("b")) == []
+
+    def test_a_damaged_document_is_replaced_or_deleted_at_the_version_of_the_error(
+        self, store: Store
+    ) -> None:
+        """H5: by one process, and not once it is sound."""
+        needs_posts(store)
+        for ends_well in (True, False):
+            assert store.put_document("a", b"old", 0) is not None
+            self.damage_document(store, "a")
+            with pytest.raises(DamagedDocument) as caught:
+                store.get_document("a")
+            damaged = caught.value.version
+            assert document_version(store, "a") == damaged
+            assert store.put_document("a", b"new", 0) is None
+            assert not store.delete_document("a", damaged + 100)
+            if ends_well:
+                version = store.put_document("a", b"new", damaged)
+                assert version is not None
+                assert store.put_document("a", b"late", damaged) is None
+                assert not store.delete_document("a", damaged)
+                assert store.get_document("a") == Document("a", version, b"new")
+                assert [each.body for each in store.list_documents()] == [b"new"]
+                assert store.delete_document("a", version)
+            else:
+                assert store.delete_document("a", damaged)
+                assert not store.delete_document("a", damaged)
+            assert store.get_document("a") is None
 
     def test_of_threads_that_count_in_a_document_none_is_lost(self, store: Store) -> None:
         """H18."""

@@ -11,8 +11,8 @@ Derive a test class and give it a fixture `store`, an empty store for each test:
 
 The clock stands still until a test advances it. For a store that uses the time of a server, override the fixture
 `clock` with an object that has its own `advance(seconds)`. A store declares in `abilities` what it can't do; tests
-that don't apply are then skipped, with the reason. Override the methods `reopen` and `damage` where they make sense
-for the store. Needs pytest.
+that don't apply are then skipped, with the reason. Override the methods `reopen`, `damage` and `damage_document`
+where they make sense for the store. Needs pytest.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.leases.limits import rules
 from limpet.engine.leases.limits.stored_limit import StoredLimit
-from limpet.errors import StoreError
+from limpet.errors import DamagedDocument, StoreError
 from limpet.journal.waits import SLOT, PostWait
 
 MAX_COUNTED: Final = 1000
@@ -26,7 +26,8 @@ class AwaitedLimit(NamedTuple):
 
     `held` of `concurrency` slots are taken, and `begun` count for the `rate`; None is without a limit. `before` is
     how many stand in line before the call of the node, or `MAX_COUNTED` if there are more; None for a run as a whole:
-    in the line, the next run of its graph stands for all of them.
+    in the line, the next run of its graph stands for all of them. `problem` says why it can't be read, if it is
+    damaged.
     """
 
     limit: str
@@ -37,10 +38,13 @@ class AwaitedLimit(NamedTuple):
     begun: int
     is_full: bool
     before: int | None = None
+    problem: str = ""
 
     @property
     def usage(self) -> str:
         """How much of it is used, and the place in its line, in words."""
+        if self.problem:
+            return self.problem
         words = []
         if self.concurrency is not None:
             words.append(f"{self.held}/{self.concurrency}")
@@ -53,11 +57,11 @@ class AwaitedLimit(NamedTuple):
 
 
 def limits_of_waits(client: LeaseClient, waits: Sequence[PostWait]) -> list[AwaitedLimit]:
-    """The limits in whose lines calls of a run stand. One that is gone, or can't be read, is left out."""
+    """The limits in whose lines calls of a run stand. One that is gone is left out."""
     slots = [wait for wait in waits if wait.kind == SLOT]
     found = []
     for name in dict.fromkeys(wait.name for wait in slots):
-        with suppress(StoreError):
+        try:
             stored = StoredLimit(client, name)
             limit = _limit(stored, client.store_time())
             line = stored.waiting(MAX_COUNTED) if limit is not None else []
@@ -66,6 +70,11 @@ def limits_of_waits(client: LeaseClient, waits: Sequence[PostWait]) -> list[Awai
                     # Tickets sort as they stand in line.
                     before = sum(entry.ticket < wait.key for entry in line)
                     found.append(limit._replace(node=wait.node, before=before))
+        except DamagedDocument as damage:
+            damaged = _damaged(name, damage)
+            found += [damaged._replace(node=wait.node) for wait in slots if wait.name == name]
+        except StoreError:
+            continue
     return found
 
 
@@ -87,11 +96,32 @@ def full_limits(client: LeaseClient, names: Iterable[str], counts: bool) -> list
     """Those of these limits that have no slot for a run as a whole. `counts` says whether it counts for rates."""
     found = []
     for name in sorted(names):
-        with suppress(StoreError):
+        try:
             limit = _limit(StoredLimit(client, name), client.store_time(), counts)
             if limit is not None and limit.is_full:
                 found.append(limit)
+        except DamagedDocument as damage:
+            found.append(_damaged(name, damage))
+        except StoreError:
+            continue
     return found
+
+
+def damaged_limits(client: LeaseClient, names: Iterable[str]) -> list[AwaitedLimit]:
+    """Those of these limits that are damaged, so that no call gets a slot of them."""
+    found = []
+    for name in sorted(names):
+        try:
+            StoredLimit(client, name).read()
+        except DamagedDocument as damage:
+            found.append(_damaged(name, damage))
+        except StoreError:
+            continue
+    return found
+
+
+def _damaged(name: str, damage: DamagedDocument) -> AwaitedLimit:
+    return AwaitedLimit(name, "", None, 0, None, 0, is_full=True, problem=f"it is damaged: {damage.reason}")
 
 
 def _limit(stored: StoredLimit, now: float, counts: bool = True) -> AwaitedLimit | None:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from limpet.errors import DamagedRecord, KeyMissing, StoreError, UnsupportedFormat
+from limpet.errors import DamagedDocument, DamagedRecord, KeyMissing, UnsupportedFormat
 from limpet.graphs.limits import Limit, Rate
 from limpet.graphs.names import LIMITS, LINES
 from limpet.journal.encoding.codec import decode, encode
 from limpet.journal.encoding.envelope import Envelope
-from limpet.journal.store import Lane
+from limpet.journal.store import Document, Lane
 
 FORMAT: Final = 1
 """The format of both kinds of documents."""
@@ -174,8 +174,13 @@ def limit_body(name: str, document: LimitDocument) -> bytes:
     )
 
 
-def read_limit(name: str, body: bytes) -> LimitDocument:
-    """A limit's document. Raises `StoreError` that names it, if it is damaged or of a newer version."""
+def damage_advice(name: str) -> str:
+    """What to do about a limit that can't be read."""
+    return f"set its values again with `limpet limits set {name}`, or delete it with `limpet limits delete {name}`"
+
+
+def read_limit(name: str, body: bytes, version: int = 0) -> LimitDocument:
+    """A limit's document. Raises `DamagedDocument`, and `UnsupportedFormat` if a newer Limpet wrote it."""
 
     def made(data: Mapping[str, Any]) -> LimitDocument:
         first, last = data["line"]
@@ -190,7 +195,7 @@ def read_limit(name: str, body: bytes) -> LimitDocument:
             bool(data["is_deleted"]),
         )
 
-    return _read(limit_name(name), body, made, f"delete it with `limpet limits delete {name}`")
+    return _read(Document(limit_name(name), version, body), made, damage_advice(name))
 
 
 def entry_body(limit: str, entry: LineEntry) -> bytes:
@@ -208,7 +213,7 @@ def read_entry(name: str, body: bytes, version: int) -> LineEntry:
             ticket, str(data["run"]), str(data["call"]), bool(data["counts"]), str(data["round"]), version
         )
 
-    return _read(name, body, made, "it is skipped")
+    return _read(Document(name, version, body), made, "it is skipped")
 
 
 def _values_data(values: Values) -> list[Any]:
@@ -225,15 +230,16 @@ def _body(name: str, data: Mapping[str, Any]) -> bytes:
     return Envelope(name).close(0, encode({"format": FORMAT, **data}))
 
 
-def _read(name: str, body: bytes, made: Callable[[Mapping[str, Any]], T], advice: str) -> T:
+def _read(found: Document, made: Callable[[Mapping[str, Any]], T], advice: str) -> T:
+    name = found.name
     try:
-        data = decode(Envelope(name).open(0, body))
+        data = decode(Envelope(name).open(0, found.body))
         if data["format"] == FORMAT:
             return made(data)
     except KeyMissing:
         raise
     except (DamagedRecord, TypeError, LookupError, ValueError) as problem:
         why = problem.reason if isinstance(problem, DamagedRecord) else str(problem)
-        raise StoreError(f"the document {name!r} is damaged: {why}").with_advice(advice) from problem
+        raise DamagedDocument(name, found.version, why).with_advice(advice) from problem
     newer = UnsupportedFormat(f"the document {name!r} has format {data['format']!r}: a newer Limpet wrote it")
     raise newer.with_advice("upgrade to read it")

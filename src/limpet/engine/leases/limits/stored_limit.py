@@ -16,6 +16,7 @@ from limpet.engine.leases.limits.document import (
     LimitDocument,
     LineEntry,
     Slot,
+    damage_advice,
     entry_body,
     limit_body,
     limit_name,
@@ -23,11 +24,12 @@ from limpet.engine.leases.limits.document import (
     line_prefix,
     read_entry,
     read_limit,
+    ticket_number,
 )
 from limpet.engine.leases.process_identity import is_dead
-from limpet.errors import AlreadyCompleted, RunNotFound, StoreError, UnsupportedFormat
+from limpet.errors import AlreadyCompleted, DamagedDocument, RunNotFound, StoreError, UnsupportedFormat
 from limpet.journal.inbox import letter_post
-from limpet.journal.store import ENDED, Document, Lease, RunHead
+from limpet.journal.store import ENDED, Document, Lease, RunHead, document_version
 from limpet.journal.waits import SLOT
 
 
@@ -56,11 +58,26 @@ class StoredLimit:
         self.grace = client.ttl
 
     def read(self) -> tuple[int, LimitDocument]:
-        """The version of its document, and what is in it. Version 0 has no values, so it limits nothing."""
-        found = self._store.get_document(limit_name(self.name))
+        """The version of its document, and what is in it. Version 0 has no values, so it limits nothing.
+
+        Raises `DamagedDocument`.
+        """
+        try:
+            found = self._store.get_document(limit_name(self.name))
+        except DamagedDocument as damage:
+            damage.with_advice(damage_advice(self.name))
+            raise
         if found is None:
             return 0, LimitDocument()
-        return found.version, read_limit(self.name, found.body)
+        return found.version, read_limit(self.name, found.body, found.version)
+
+    def without_document(self) -> LimitDocument:
+        """What is known of a limit whose document is lost: only who stands in its line, not who has its slots."""
+        line = self._entries(None)
+        if not line:
+            return LimitDocument()
+        first, last = (ticket_number(entry.ticket) for entry in (line[0], line[-1]))
+        return LimitDocument(first=first, last=last + 1)
 
     def write(self, document: LimitDocument, version: int, due: float | None) -> int | None:
         """Write its document, if that is still at `version`; return its new version, else None."""
@@ -70,14 +87,15 @@ class StoredLimit:
         """Delete its document, if that is still at `version`."""
         return self._store.delete_document(limit_name(self.name), version)
 
-    def delete_damaged(self) -> None:
-        """Delete a document that can't be read, and have the calls in line continue."""
-        found = self._store.get_document(limit_name(self.name))
-        if found is not None:
-            self._store.delete_document(found.name, found.version)
+    def delete_unreadable(self) -> bool:
+        """Delete a document that can't be read, and have the calls in line continue; False if it was changed."""
+        name = limit_name(self.name)
+        if not self._store.delete_document(name, document_version(self._store, name)):
+            return False
         for entry in self._entries(None):
             self.tell(entry)
             self.leave(entry)
+        return True
 
     def front(self, count: int) -> Front:
         """The first in line, in order; about `count`. Those whose runs have ended or are gone drop out.
@@ -119,9 +137,14 @@ class StoredLimit:
         return found
 
     def entry(self, ticket: str) -> LineEntry | None:
-        """The call that stands in line with this ticket; None if none does."""
-        found = self._store.get_document(line_name(self.name, ticket))
-        return None if found is None else read_entry(found.name, found.body, found.version)
+        """The call that stands in line with this ticket; None if none does, or if its document is damaged."""
+        try:
+            found = self._store.get_document(line_name(self.name, ticket))
+            return None if found is None else read_entry(found.name, found.body, found.version)
+        except DamagedDocument as damage:
+            _log_damage(str(damage))
+            self._store.delete_document(damage.name, damage.version)
+            return None
 
     def stand(self, entry: LineEntry) -> bool:
         """Have a call stand in line: newly, or for another round instead of the version that this entry has.
@@ -265,7 +288,7 @@ class StoredLimit:
     def _is_kept(self, slot: Slot, heads: dict[str, RunHead | None], now: float) -> bool:
         if not slot.run_id and now - slot.since >= self.grace:
             return False  # a supervisor asks for its lanes whenever it looks
-        return self._is_under_way(slot, heads) and self._store.get_document(slot.mark) is not None
+        return self._is_under_way(slot, heads) and document_version(self._store, slot.mark) != 0
 
     def _is_under_way(self, slot: Slot, heads: dict[str, RunHead | None]) -> bool:
         return not slot.run_id or _is_under_way(heads[slot.run_id])

@@ -16,7 +16,8 @@ if done then
   return {1, done}
 end
 local found = redis.call('HGET', KEYS[1], 'd:' .. name)
-local version = found and string.match(found, '^%d+') or '0'
+-- A document without a version isn't what was written. It is at one that no other ever has.
+local version = found and (string.match(found, '^%d+') or '-1') or '0'
 if version ~= expected or (deletes and not found) then
   return 0
 end
