@@ -139,7 +139,8 @@ class CompileOptions(NamedTuple):
             shares_loop=_shares_loop(plan),
             deadline=self.deadline,
             queue=self.queue,
-            limits=limits,
+            limits=tuple(limit for limit in limits if not limit.queues),
+            queue_limits=tuple(limit for limit in limits if limit.queues),
         )
 
     def _given_run_settings(self) -> Iterator[str]:
@@ -193,11 +194,12 @@ class CompileOptions(NamedTuple):
                 raise DefinitionError(f"{name} needs a store: compile(store=…)", plan.name)
 
     def _checked_limits(self, plan: Plan, store: Store | None) -> tuple[Limit, ...]:
-        """The limits of whole runs. Raises `DefinitionError` for limits that can't be kept."""
+        """The limits of whole runs: of the graph, and of queues. Raises `DefinitionError` if they can't be kept."""
         limits = merged_limits(read_limits(self.limits, "compile()"))
         if not (limits or plan.limits):
             return ()
-        for name in {each.name for each in limits} & {each.name for each in plan.limits}:
+        of_graph = {each.name for each in limits if not each.queues}
+        for name in of_graph & {each.name for each in plan.limits}:
             raise DefinitionError(
                 f"the limit {name!r} is that of whole runs and of a node, which would wait for the slot that its run "
                 "has: name it in one place",

@@ -57,3 +57,15 @@ def test_the_name_of_a_limit_that_is_misspelt_is_noted_where_it_is() -> None:
     [mistake] = caught.value.mistakes
     assert ":9:25: " in mistake
     assert "no limit 'openia'; did you mean 'openai'?" in mistake
+
+
+def test_a_limit_of_a_queue_need_not_be_named() -> None:
+    """H18, F13: it holds for all runs of its queues, and the file declares it."""
+    text = "limits:\n  gpus: {concurrency: 2, queues: [gpu]}\nnodes: [{name: a}]"
+    compiled = loads(text).compile(store="memory").compiled()
+    assert compiled.limits == ()
+    assert compiled.queue_limits == (Limit("gpus", concurrency=2, queues=["gpu"]),)
+    named = loads(f"{text}\nconfig: {{limits: [gpus]}}").compile(store="memory").compiled()
+    assert named.queue_limits == compiled.queue_limits
+    with pytest.raises(DeclarationError, match="nothing has the limit 'gpus'"):
+        loads(text.replace(", queues: [gpu]", ""))

@@ -52,8 +52,9 @@ class Limit(_Fields):
     """A limit over all processes that share a store.
 
     `concurrency` is how many may be under way at once. `rate` is how many may begin in any period: "60/min", "5/s",
-    "1000/hour", "10/2min". Nodes and graphs name the limit, by this object or by its name; with `queues`, it also
-    holds for all runs in these queues. Without any values it refers to a limit that is declared elsewhere.
+    "1000/hour", "10/2min". Nodes and graphs name the limit, by this object or by its name. With `queues`, it is that
+    of all runs in these queues, whatever their graph, and `compile(limits=…)` of any graph declares it. Without any
+    values it refers to a limit that is declared elsewhere.
 
     `limpet limits set` and `Limits(store).set` change the values while programs run, and win over those given here.
     Raises `UsageError`.

@@ -258,12 +258,12 @@ def test_a_limit_of_a_queue_that_a_graph_declares_holds_before_that_graph_has_a_
         until(lambda: len(inside.runs) == 1)
         with supervise(any_store, [other], concurrency=4, poll=0.2):
             handles.append(other.start({}, queue="gpu"))
-            plain = other.start({})
-            until(lambda: plain.id in inside.runs)
+            plain = [other.start({}), declaring.start({})]  # in another queue
+            until(lambda: {handle.id for handle in plain} <= {*inside.runs})
             inside.let_all()
-            for handle in (*handles, plain):
+            for handle in (*handles, *plain):
                 handle.result(timeout=60)
-    assert inside.most == 2
+    assert inside.most == 3
     assert Limits(any_store).get("gpus").source("concurrency") == "code"
 
 

@@ -43,6 +43,7 @@ def show(args: Namespace, output: Output) -> int:
                 "kind": kind,
                 "queue": compiled.queue,
                 "limits": [limit.name for limit in compiled.limits],
+                "queue_limits": [limit.name for limit in compiled.queue_limits],
                 "nodes": [dict(zip(columns, row, strict=True)) for row in rows],
             }
         )
@@ -54,6 +55,9 @@ def show(args: Namespace, output: Output) -> int:
                 "entry": entry,
                 "queue": compiled.queue,
                 "limits": ", ".join(limit.name for limit in compiled.limits),
+                "of queues": ", ".join(
+                    f"{limit.name} ({' '.join(limit.queues)})" for limit in compiled.queue_limits
+                ),
             }
         )
         if plan.layers is not None:

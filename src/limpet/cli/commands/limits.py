@@ -124,7 +124,9 @@ def _say_if_unknown(args: Namespace, output: Output, name: str, stored: list[str
     with suppress(LimpetError):  # the code can't be loaded
         for graph in project_graphs(args):
             compiled = graph.compiled()
-            declared += [limit.name for limit in (*compiled.limits, *compiled.plan.limits)]
+            declared += [
+                limit.name for limit in (*compiled.limits, *compiled.queue_limits, *compiled.plan.limits)
+            ]
     if name not in declared:
         near = did_you_mean(name, [*stored, *declared])
         output.say(f"{name} is a new limit, which no program has declared so far{near}")

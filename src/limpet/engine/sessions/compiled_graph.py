@@ -95,6 +95,8 @@ class CompiledGraph(NamedTuple):
     """The queue of runs whose caller gives none; None if the graph has none either."""
     limits: tuple[Limit, ...] = ()
     """The limits that its runs, as a whole, need slots of."""
+    queue_limits: tuple[Limit, ...] = ()
+    """The limits that it declares for all runs of some queues, whatever their graph."""
 
     def watched_by(self, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The same with more observers."""

@@ -208,10 +208,10 @@ class LimitAdmission:
                 continue
             if self._graphs.plan_of(name) is None:
                 continue  # it can't be had, and is tried again later
-            limits = self._graphs.compiled(name).limits
+            limits = self._graphs.compiled(name).queue_limits
             try:
                 with suppress(UsageError):  # a store without limits: a run says so, when it is opened
-                    self._limits.declare(limit for limit in limits if limit.queues)
+                    self._limits.declare(limits)
                 self._declared.add(name)
             except StoreUnavailable:
                 raise

@@ -24,7 +24,7 @@ class DeclaredLimits:
         self._limits: dict[str, Limit] = {}
 
     def read(self, is_partial: bool) -> None:
-        """Read the limits that are declared. Each has to be named somewhere.
+        """Read the limits that are declared. Each has to be named somewhere, or to be for queues.
 
         If the file `is_partial`, as the tables have found mistakes, this only looks for more of them.
         """
@@ -45,6 +45,11 @@ class DeclaredLimits:
         """The limits that a node, a task or the config names: by name if the file doesn't say what they allow."""
         return [self._limits.get(each.data, each.data) for each in _named(declared)]
 
+    def of_graph(self) -> list[Any]:
+        """The limits that the config names, and those for queues, which the file needn't name anywhere."""
+        named = self.at(self._graph.get("config"))
+        return named + [limit for limit in self._limits.values() if limit.queues and limit not in named]
+
     def _check(self, name: Value, values: Value) -> bool:
         """Note the mistakes in single texts of a limit; whether there are none."""
         before = len(self._mistakes)
@@ -59,6 +64,8 @@ class DeclaredLimits:
         named = [limit for key in _PLACES for place in self._graph.items(key) for limit in _named(place)]
         undeclared = [limit for limit in named if limit.data not in declared.data]
         for name in declared.data.keys() - {limit.data for limit in named}:
+            if declared.data[name].items("queues"):
+                continue
             meant = next((limit for limit in undeclared if did_you_mean(limit.data, [name])), None)
             if meant is None:
                 self._mistakes.note(

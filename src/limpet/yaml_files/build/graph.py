@@ -130,7 +130,7 @@ class GraphBuilder(DeclarationBuilder):
         before, after = self.interrupts()
         settings = {
             **self.settings(_COMPILE_SETTINGS),
-            "limits": self.limits.at(self.value.get("config")),
+            "limits": self.limits.of_graph(),
             "interrupt_before": before,
             "interrupt_after": after,
             **overrides,

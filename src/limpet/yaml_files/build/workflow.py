@@ -84,7 +84,7 @@ class WorkflowBuilder(DeclarationBuilder):
         check_settings(overrides, ["store", *WorkflowOptions.__annotations__])
         settings = {
             **self.settings(_COMPILE_SETTINGS),
-            "limits": self.limits.at(self.value.get("config")),
+            "limits": self.limits.of_graph(),
             **overrides,
             **self.all_resources(overrides),
         }

@@ -34,7 +34,7 @@ LIMIT = KeyedMapping(
         "rate": Key(Text("a rate, such as 60/min"), "How many may begin in a time: 60/min, 5/s, 1000/hour."),
         "queues": Key(
             ListOf(Text("the name of a queue"), "a list of queues"),
-            "The queues whose runs it holds for, too.",
+            "The queues all of whose runs it holds for, whatever their graph.",
         ),
     },
 )
