@@ -164,6 +164,24 @@ def test_a_damaged_limit_holds_up_only_the_runs_that_need_it(
     assert any("'limit/api' is damaged" in text for text in texts)
 
 
+def test_runs_of_a_queue_wait_while_its_limit_is_damaged(place: Place) -> None:
+    """H18: where a graph that declares it is known; those of other queues aren't held up."""
+    gpus = Limit("api", concurrency=1, queues=["gpu"])
+    with place.opened() as store:
+        limits_of(LeaseClient(store)).declare([gpus])
+    place.damage("limit/api")
+    with place.opened() as store:
+        declaring = single(lambda state: {"n": 1}, name="declares").compile(store=store, limits=[gpus])
+        other = single(lambda state: {"n": 1}, name="other").compile(store=store)
+        stuck = other.start({}, queue="gpu", priority=1)
+        with supervise(store, [declaring, other], poll=0.02):
+            for graph in (other, declaring):
+                graph.start({}).result(timeout=60)
+            assert stuck.info.shown_status == "queued"
+            Limits(store).set("api", concurrency=1, queues=["gpu"])
+            stuck.result(timeout=60)
+
+
 def test_runs_wait_for_a_limit_that_is_damaged_while_a_worker_uses_it(place: Place) -> None:
     """H18: they stay queued, and don't fail one by one."""
     with place.opened() as store:

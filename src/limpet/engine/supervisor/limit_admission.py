@@ -25,6 +25,7 @@ from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.sessions.session import Session
 from limpet.engine.supervisor.catalog import GraphsOnStore
 from limpet.errors import StoreError, StoreUnavailable, UsageError
+from limpet.graphs.limits import Limit
 from limpet.journal.store import Lane, Lease, RunHead
 from limpet.journal.writer import has_begun
 from limpet.stores.problem_log import ProblemLog
@@ -63,8 +64,8 @@ class LimitAdmission:
         self._admitted: dict[str, SlotRequest] = {}
         self._looks = 0
         self._problems = ProblemLog("limpet.supervisor", LOG_INTERVAL)
-        self._declared: set[str] = set()
-        """The graphs whose limits of queues are in the store."""
+        self._queue_limits: dict[str, tuple[Limit, ...]] = {}
+        """The limits of queues that graphs declare, by graph."""
         self.wake_up = inf
         """When a line has to be served, or a limit has room again, by `monotonic`: a look then does so at once."""
 
@@ -204,15 +205,12 @@ class LimitAdmission:
         Limits of graphs and nodes are declared when a run needs them. Raises `StoreUnavailable`.
         """
         for name in self._graphs.catalog.names:
-            if name in self._declared or not self._graphs.catalog.is_imported(name):
-                continue
-            if self._graphs.plan_of(name) is None:
-                continue  # it can't be had, and is tried again later
-            limits = self._graphs.compiled(name).queue_limits
+            if not self._graphs.catalog.is_imported(name) or self._graphs.plan_of(name) is None:
+                continue  # it isn't at hand, or can't be had now
+            limits = self._queue_limits[name] = self._graphs.compiled(name).queue_limits
             try:
                 with suppress(UsageError):  # a store without limits: a run says so, when it is opened
-                    self._limits.declare(limits)
-                self._declared.add(name)
+                    self._limits.declare(limits)  # which does so once
             except StoreUnavailable:
                 raise
             except StoreError as problem:
@@ -221,6 +219,8 @@ class LimitAdmission:
     def _limits_of(self, head: RunHead) -> tuple[str, ...]:
         """The names of the limits that a run needs slots of. Raises `StoreError`."""
         names = set(self._limits.limits_for_queue(head.queue))
+        declared = [limit for limits in self._queue_limits.values() for limit in limits]
+        needed = {limit.name for limit in declared if head.queue in limit.queues}
         compiled: CompiledGraph | None = None
         # A graph that can't be had has no limits here: when its run is opened, that is reported.
         with suppress(Exception, SystemExit):
@@ -228,17 +228,17 @@ class LimitAdmission:
         if compiled is not None:
             with suppress(UsageError):  # a store without limits: the run says so, when it is opened
                 self._limits.declare((*compiled.limits, *compiled.plan.limits))
-            try:
-                # A run that comes to a node with a damaged limit fails. In its queue, it waits for the repair.
-                self._limits.check_readable(limit.name for limit in compiled.plan.limits)
-            except StoreError:
-                self._names.pop(
-                    (head.queue, head.graph), None
-                )  # so that it isn't taken for one without limits
-                raise
+            needed.update(limit.name for limit in compiled.plan.limits)
             names.update(limit.name for limit in compiled.limits)
             # A limit of a queue that nodes of the graph have, too: they would wait for the slot of their own run.
             names.difference_update(limit.name for limit in compiled.plan.limits)
+        try:
+            # A damaged limit of a queue doesn't say any more which queue it is for, and a run that comes to a node
+            # with a damaged limit fails. In its queue, the run waits for the repair.
+            self._limits.check_readable(needed)
+        except StoreError:
+            self._names.pop((head.queue, head.graph), None)  # so that it isn't taken for one without limits
+            raise
         found = self._names[head.queue, head.graph] = tuple(sorted(names))
         return found
 
