@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
@@ -32,12 +31,11 @@ from limpet.engine.schedules.schedule import find_schedule
 from limpet.graphs.names import LIMITS, LINES
 from limpet.journal.store import NewRun, Store, document_version
 from limpet.stores.files.documents import document_file
+from support.damaged_places import Place, local_place
 from support.graphs import single
-from support.postgres import needed
 from support.redis_servers import redis_server
 from support.waiting import until
 
-KEY = bytes(range(32)).hex()
 API = Limit("api", concurrency=1)
 
 FILE = """
@@ -48,19 +46,6 @@ nodes:
 schedules:
   - {name: nightly, every: 15m, starts: "2020-01-01T00:00:00Z", catch_up: all}
 """
-
-
-class Place(NamedTuple):
-    """A store, how to open it again, and what damages a document in it past the store."""
-
-    url: str
-    damage: Callable[[str], None]
-    options: dict[str, Any]
-
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
-        with closing(open_store(self.url, **self.options)) as store:
-            yield store
 
 
 def sqlite_damage(path: Path) -> Callable[[str], None]:
@@ -102,15 +87,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         url = request.getfixturevalue("database")
         yield Place(url, damage_through(url), {})
         open_store(url).close()
-    elif request.param == "files":
-        yield Place(f"file://{path}", file_damage(path), {})
-    elif request.param == "encrypted":
-        needed("cryptography")
-        yield Place(f"sqlite:///{path}", sqlite_damage(path), {"encryption": KEY})
-    elif request.param == "tiered":
-        yield Place(f"tiered://?hot=memory://&cold=sqlite:///{path}", sqlite_damage(path), {})
     else:
-        yield Place(f"sqlite:///{path}", sqlite_damage(path), {})
+        yield local_place(request.param, path, sqlite_damage(path), file_damage(path))
 
 
 def counted(state: State) -> dict[str, int]:

@@ -5,36 +5,22 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from limpet import Conflict, DamagedRecord, RunNotFound, Runs, StateGraph, WrongGraph, open_store
 from limpet.cli.main import main
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import DAMAGED, NewRun, Store
+from limpet.journal.store import DAMAGED, NewRun
 from limpet.stores.files.run_names import file_name_of
 from limpet.testing.conformance.store_calls import ready_runs
+from support.damaged_places import Place, local_place
 from support.graphs import chain, count
-from support.postgres import Server, needed
+from support.postgres import Server
 from support.redis_servers import redis_server
-
-KEY = bytes(range(32)).hex()
-
-
-class Place(NamedTuple):
-    """A store, how to open it again, and what damages the head of a run in it past the store."""
-
-    url: str
-    damage: Callable[[str], None]
-    options: dict[str, Any]
-
-    @contextmanager
-    def opened(self) -> Iterator[Store]:
-        with closing(open_store(self.url, **self.options)) as store:
-            yield store
 
 
 def sqlite_damage(path: Path) -> Callable[[str], None]:
@@ -61,15 +47,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     if request.param == "redis":
         with redis_server(tmp_path) as server, server.client() as client:
             yield Place(server.url, lambda run_id: client.hset(f"limpet:run:{run_id}", "fence", "9"), {})
-    elif request.param == "files":
-        yield Place(f"file://{path}", file_damage(path), {})
-    elif request.param == "encrypted":
-        needed("cryptography")
-        yield Place(f"sqlite:///{path}", sqlite_damage(path), {"encryption": KEY})
-    elif request.param == "tiered":
-        yield Place(f"tiered://?hot=memory://&cold=sqlite:///{path}", sqlite_damage(path), {})
     else:
-        yield Place(f"sqlite:///{path}", sqlite_damage(path), {})
+        yield local_place(request.param, path, sqlite_damage(path), file_damage(path))
 
 
 def line(store: Any, name: str = "line") -> StateGraph:

@@ -1,9 +1,9 @@
 """The rules of a limit: what a step makes of its document. They know no clock, no store and no process.
 
 1. A slot counts from the moment it is in the document until a step takes it out. So there are never more slots than
-   the limit allows, whatever happens to those who have them. A slot of a dead holder is taken out on evidence only,
+   the limit allows, whatever happens to its holders. A slot of a dead holder is taken out on evidence only,
    which the caller brings from the store.
-2. Who comes new gets a slot only if nothing waits in line. Else free slots are *reserved*, in the order of the line.
+2. A newcomer gets a slot only if nothing waits in line. Else free slots are *reserved*, in the order of the line.
 3. For the rate, a grant counts from when it is taken. A reservation, or a slot that is kept while its call stands in
    line for another limit, counts as now until it is taken.
 4. A time in the future, because the clock was set back, counts as now.

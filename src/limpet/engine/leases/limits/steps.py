@@ -353,7 +353,7 @@ class LimitSteps:
         return rules.confirm(after, step.ask, now, self._stored.grace / 2)
 
     def _needs_check(self, document: LimitDocument, refused: Sequence[Step], now: float) -> bool:
-        """Whether to look for dead holders, as that may make room for who came just now.
+        """Whether to look for dead holders, as that may make room for a newcomer.
 
         Not if others stand in line: then supervisors look. And not again and again, while nothing changes.
         """
