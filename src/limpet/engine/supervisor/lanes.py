@@ -8,7 +8,7 @@ needs no order, and no run waits for a version that is gone.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from threading import Lock
 from time import monotonic
@@ -168,8 +168,8 @@ class Found(NamedTuple):
 
     heads: list[RunHead]
     has_more: bool
-    lanes: frozenset[Lane]
-    asked: frozenset[Lane]
+    lanes: Sequence[Lane]
+    asked: Sequence[Lane]
 
 
 class ReadyRuns:
@@ -187,29 +187,27 @@ class ReadyRuns:
 
         Lanes that aren't open are left out.
         """
-        present = frozenset(self._store.lanes())
+        present = self._store.lanes()
         lanes = [lane for lane in self._served.among(present) if is_open(lane)]
-        asked = frozenset(lanes)
         if not lanes:
-            return Found([], False, present, asked)
+            return Found([], False, present, lanes)
         found = self._store.ready(lanes, limit)
         if len(found) < limit:
-            return Found(found, False, present, asked)
+            return Found(found, False, present, lanes)
         lists = [found]
         for graph in self._hidden_graphs(found, lanes):
             of_graph = [lane for lane in lanes if lane.graph == graph]
             lists.append(self._store.ready(of_graph, limit))
-        return Found(merge_ready(lists), True, present, asked)
+        return Found(merge_ready(lists), True, present, lanes)
 
-    def without_runs(self, lanes: Iterable[Lane], found: Found) -> list[Lane]:
+    def without_runs(self, lanes: Sequence[Lane], found: Found) -> list[Lane]:
         """Those of these lanes that have no run which is ready, as was found. Not those that weren't asked for."""
-        listed = {head.lane for head in found.heads}
-        return [
-            lane
-            for lane in lanes
-            if lane not in found.lanes
-            or (lane in found.asked - listed and not (found.has_more and self._store.ready([lane], 1)))
-        ]
+        asked_in_vain = {*found.asked} - {head.lane for head in found.heads}
+        if found.has_more:
+            asked_in_vain = {
+                lane for lane in asked_in_vain.intersection(lanes) if not self._store.ready([lane], 1)
+            }
+        return [lane for lane in lanes if lane in asked_in_vain or lane not in found.lanes]
 
     def _hidden_graphs(self, found: list[RunHead], lanes: list[Lane]) -> list[str]:
         """The graphs that have less than their share in a full list, as others may have filled it.

@@ -254,8 +254,9 @@ class WatchLoop:
         self._stranded.help([head for head in orphans if head not in served])
         found = self._ready_runs.find(limit, self._admission.is_open)
         self._store_has_more = found.has_more
-        lanes = set(self._admission.lanes_in_line) - {head.lane for head in served}
-        self._admission.leave_lines(self._ready_runs.without_runs(lanes, found))
+        lanes_of_orphans = {head.lane for head in served}
+        in_line = [lane for lane in self._admission.lanes_in_line if lane not in lanes_of_orphans]
+        self._admission.leave_lines(self._ready_runs.without_runs(in_line, found))
         return served + [head for head in found.heads if head.run_id not in excluded]
 
     def _leave_lines(self) -> None:
