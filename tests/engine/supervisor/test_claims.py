@@ -178,6 +178,7 @@ def test_a_lease_that_was_lost_before_the_run_was_opened_is_not_used() -> None:
     assert supervisor.running == []
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_a_drain_and_leaves_no_run_claimed() -> None:
     """H1: the run in progress continues in its thread; those that follow are left to other processes."""
     interrupted = threading.Event()
