@@ -31,6 +31,7 @@ from limpet.engine.schedules.schedule import find_schedule
 from limpet.graphs.names import LIMITS, LINES
 from limpet.journal.store import NewRun, Store, document_version
 from limpet.stores.files.documents import document_file
+from support.damage import changed_at_its_end
 from support.damaged_places import Place, local_place
 from support.graphs import single
 from support.redis_servers import redis_server
@@ -60,7 +61,7 @@ def sqlite_damage(path: Path) -> Callable[[str], None]:
 def file_damage(path: Path) -> Callable[[str], None]:
     def damage(name: str) -> None:
         file = path / "documents" / f"{document_file(name)}.document"
-        file.write_bytes(file.read_bytes()[:-1] + b"?")
+        file.write_bytes(changed_at_its_end(file.read_bytes()))
 
     return damage
 

@@ -145,3 +145,8 @@ def flips(data: bytes, seed: int, share: float = 1.0) -> Iterator[tuple[int, byt
 
 def flipped(data: bytes, place: int, mask: int) -> bytes:
     return data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :]
+
+
+def changed_at_its_end(data: bytes) -> bytes:
+    """These bytes with another last one, whatever that was."""
+    return flipped(data, len(data) - 1, 1)

@@ -35,6 +35,7 @@ from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import Store
 from limpet.stores.composite.tiered import TieredStore
 from support.checkpoint_stores import InMemoryCheckpointStore
+from support.damage import changed_at_its_end
 from support.redis_servers import RedisServer, redis_server
 
 KINDS = ("memory", "sqlite", "file", "redis")
@@ -294,7 +295,7 @@ def test_damage_is_not_carried_any_further(tmp_path: Path) -> None:
     graph = survey(store)
     graph.invoke({}, run_id="r").wait()
     records = store._runs["r"].records  # type: ignore[index]  # it is open
-    records[-1] = records[-1][:-1] + b"?"
+    records[-1] = changed_at_its_end(records[-1])
     with pytest.raises(DamagedRecord, match="of run 'r'"):
         graph.export_run("r", tmp_path / "r.run")
     assert list(tmp_path.iterdir()) == []

@@ -30,6 +30,7 @@ from limpet import (
 )
 from limpet.engine.sessions.provenance import environment, git_commit
 from limpet.journal.store import Commit, Tail
+from support.damage import changed_at_its_end
 from support.graphs import Crash, asking, chain, count, stored_chain
 
 COMMIT = "1f2e3d4c5b6a79880123456789abcdef01234567"
@@ -491,7 +492,7 @@ def test_the_steps_before_a_damaged_record_can_be_read() -> None:
     made = line(5).compile(store=store, preserve=True)
     made.execute({}, run_id="r")
     records = store._runs["r"].records  # type: ignore[index]  # it is open
-    records[4] = records[4][:-1] + b"?"
+    records[4] = changed_at_its_end(records[4])
     with pytest.raises(DamagedRecord, match="record 5 of run 'r'"):
         made.state_at("r", 4)
     assert made.state_at("r", 2) == {"n": 2}
@@ -520,7 +521,7 @@ def test_rolling_back_works_past_a_damaged_newest_record() -> None:
     store = graph.compiled().need_client("test").store
     graph.execute({}, run_id="r")
     records = store._runs["r"].records  # type: ignore[attr-defined]  # as a disk would damage it
-    records[-1] = records[-1][:-1] + b"?"
+    records[-1] = changed_at_its_end(records[-1])
     assert graph.rollback("r", 1) == {"n": 0}
     assert graph.resume("r") == {"n": 2}
 

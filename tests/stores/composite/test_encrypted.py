@@ -40,6 +40,7 @@ from limpet.stores.composite.tiered import TieredStore
 from limpet.stores.sqlite.store import SQLiteStore
 from limpet.testing.conformance import ManualClock, StoreConformance
 from limpet.testing.conformance.store_calls import ready_runs
+from support.damage import changed_at_its_end
 from support.redis_servers import redis_server
 
 if importlib.util.find_spec("cryptography") is None and not os.environ.get("CI"):
@@ -71,7 +72,10 @@ class TestEncryptedStore(StoreConformance):
     def damage_document(self, store: EncryptedStore, name: str) -> None:
         found = store.inner.get_document(name)
         assert found is not None
-        assert store.inner.put_document(name, found.body[:-1] + b"?", found.version, found.due) is not None
+        assert (
+            store.inner.put_document(name, changed_at_its_end(found.body), found.version, found.due)
+            is not None
+        )
 
     def damage(self, store: EncryptedStore, run_id: str, sequence: int) -> None:
         inner = store.inner

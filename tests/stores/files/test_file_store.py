@@ -29,6 +29,7 @@ from limpet.stores.files.run_opening import read_unlocked
 from limpet.stores.files.store import FileStore
 from limpet.testing.conformance import ManualClock, StoreConformance
 from limpet.testing.conformance.store_calls import ready_runs
+from support.damage import changed_at_its_end
 
 
 @pytest.mark.parametrize("level", ["disk", "process"])
@@ -52,7 +53,7 @@ class TestFileStore(StoreConformance):
 
     def damage_document(self, store: FileStore, name: str) -> None:
         path = store.path / "documents" / f"{document_file(name)}.document"
-        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        path.write_bytes(changed_at_its_end(path.read_bytes()))
 
 
 @pytest.fixture
