@@ -335,6 +335,15 @@ def test_a_damaged_limit_is_reported_and_repaired(limited: Command, here: Path) 
         assert damaged_documents(limited) == []
 
 
+def test_a_damaged_limit_that_is_set_again_is_not_said_to_be_new(limited: Command, here: Path) -> None:
+    """H18: although lists leave it out."""
+    assert "spare is a new limit" in limited("limits", "set", "spare", "--concurrency", "2").err
+    with closing(sqlite3.connect(here / "limpet.db")) as db, db:
+        db.execute("UPDATE documents SET body = x'00' WHERE name = 'limit/spare'")
+    repaired = limited("limits", "set", "spare", "--concurrency", "3")
+    assert (repaired.code, "new limit" in repaired.err) == (0, False)
+
+
 def damaged_documents(limited: Command) -> list[str]:
     found = limited("store", "verify", "--json").data
     return [each["document"] for each in found if "document" in each]

@@ -852,3 +852,32 @@ def test_a_place_that_cannot_be_read_holds_up_none_behind_it(
     assert told(store, "c") == 1
     assert (store.get_document(first.name) is None) == (what == "damaged")
     assert first.name in caplog.text
+
+
+class CountingLists(PassesOn):
+    """Notes how many documents of lines it is asked for at once; None is all."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self.asked: list[int | None] = []
+
+    def list_documents(self, prefix: str = "", due: bool = False, limit: int | None = None) -> Any:
+        if prefix == line_prefix("api"):
+            self.asked.append(limit)
+        return self._inner.list_documents(prefix, due, limit)
+
+
+def test_runs_that_have_ended_leave_the_front_of_a_long_line_without_a_look_at_all_of_it() -> None:
+    """H18: the next in line has its turn, however many stand behind it."""
+    inner = MemoryStore(clock=FakeClock())
+    store = CountingLists(inner)
+    limits = process(store)  # type: ignore[arg-type]  # it passes everything on
+    limits.declare([Limit("api", concurrency=1)])
+    calls = asks(inner, "a", *(f"r{number:02d}" for number in range(40)))
+    limits.acquire(calls, True)
+    inner.append([Commit(call.lease.run_id, 1, 1, [b"x"], status=CANCELLED) for call in calls[1:4]])
+    store.asked.clear()
+    limits.release(calls[:1])
+    assert told(inner, "r03") == 1
+    assert store.asked
+    assert None not in store.asked

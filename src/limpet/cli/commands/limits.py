@@ -10,7 +10,7 @@ from limpet import LimitInfo, Limits
 from limpet.cli.exit_codes import OK
 from limpet.cli.output import Output
 from limpet.cli.project import command_line, find_store, project_graphs
-from limpet.errors import LimpetError, UsageError, did_you_mean
+from limpet.errors import DamagedDocument, LimitNotFound, LimpetError, UsageError, did_you_mean
 from limpet.limits import SlotHolder, SlotWaiter
 
 SHOWN_WAITING = 20
@@ -87,6 +87,7 @@ def set_limit(args: Namespace, output: Output) -> int:
         raise UsageError("give what to set: --concurrency, --rate or --queue; or --reset")
     limits = _limits(args, must_exist=not given)
     known = [each.name for each in limits.list()]
+    is_new = args.name not in known and not _is_damaged(limits, args.name)
     info = limits.reset(args.name) if args.reset else None
     if given:
         info = limits.set(args.name, **given)
@@ -98,7 +99,7 @@ def set_limit(args: Namespace, output: Output) -> int:
         if info.queues:
             values += f", queues {' '.join(info.queues)}"
         output.message(f"{info.name}: {values} ({_sources(info)})")
-        if info.name not in known:
+        if is_new:
             _say_if_unknown(args, output, info.name, known)
         if info.concurrency is None and info.rate is None:
             output.say(f"{info.name} limits nothing, as it has neither a concurrency nor a rate")
@@ -116,6 +117,16 @@ def delete(args: Namespace, output: Output) -> int:
             f"deleted the limit {args.name}: nothing is limited by it, until a program that declares it starts"
         )
     return OK
+
+
+def _is_damaged(limits: Limits, name: str) -> bool:
+    """Whether there is a limit of this name that can't be read: lists leave it out."""
+    try:
+        with suppress(LimitNotFound):
+            limits.get(name)
+    except DamagedDocument:
+        return True
+    return False
 
 
 def _say_if_unknown(args: Namespace, output: Output, name: str, stored: list[str]) -> None:

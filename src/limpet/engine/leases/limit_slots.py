@@ -110,6 +110,7 @@ class LimitClient:
         self._owner = uuid4().hex
         self._counted: dict[tuple[str, int, str], list[float]] = {}
         """When runs that workers are about to claim were counted for a rate, by run, fence and limit."""
+        self._counted_lock = Lock()
         self._queues: dict[str, tuple[str, ...]] = {}
         self._queues_known_at = float("-inf")
         self._read_at: dict[str, float] = {}
@@ -162,9 +163,7 @@ class LimitClient:
             if answer is not None:
                 self._leave(taken, answer)
             elif not request.is_claimed:
-                for name, step in taken:
-                    if step.is_counted:
-                        self._counted.setdefault((*step.ask[:2], name), []).append(step.granted_at)
+                self._note_counted(taken)
         return answers
 
     def release(self, requests: Sequence[SlotRequest], were_used: bool = True) -> None:
@@ -344,16 +343,20 @@ class LimitClient:
             found = self._steps.setdefault(name, LimitSteps(StoredLimit(self._client, name), self.now))
         return found
 
+    def _note_counted(self, taken: Sequence[tuple[str, Step]]) -> None:
+        with self._counted_lock:
+            for name, step in taken:
+                if step.is_counted:
+                    self._counted.setdefault((*step.ask[:2], name), []).append(step.granted_at)
+
     def _take_count(self, request: SlotRequest, name: str) -> float | None:
         """When a request was counted for a rate by this process, which is forgotten; None if it wasn't."""
         key = (request.lease.run_id, request.lease.fence, name)
-        times = self._counted.get(key)
-        if not times:
-            return None
-        counted_at = times.pop()
-        if not times:
-            self._counted.pop(key, None)
-        return counted_at
+        with self._counted_lock:
+            times = self._counted.pop(key, [])
+            if len(times) > 1:  # several workers of this process were about to claim the run
+                self._counted[key] = times[1:]
+        return times[0] if times else None
 
     def _claimed_by_others(self, requests: Sequence[SlotRequest]) -> Sequence[SlotRequest]:
         """The requests for runs that this worker was about to claim, and that another one has claimed."""

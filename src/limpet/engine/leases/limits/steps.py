@@ -286,7 +286,8 @@ class LimitSteps:
         """What the steps make of the document."""
         change = Change(rules.normalised(before, now))
         for step in steps:
-            step.ticket = ""  # an earlier try may have given it one, and another process was faster
+            if not step.is_standing:
+                step.ticket = ""  # an earlier try may have given it one, and another process was faster
             change.document = step.given_back(change.document, now)
         asked = [step for step in steps if step.kind == TAKE]
         refused = self._take(change, asked, now)

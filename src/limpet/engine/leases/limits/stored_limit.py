@@ -31,6 +31,9 @@ from limpet.errors import AlreadyCompleted, DamagedDocument, RunNotFound, StoreE
 from limpet.journal.inbox import letter_post
 from limpet.journal.store import ENDED, Document, Lease, RunHead, document_version
 from limpet.journal.waits import SLOT
+from limpet.stores.problem_log import ProblemLog
+
+_problems = ProblemLog("limpet.limits")
 
 
 class Evidence(NamedTuple):
@@ -117,7 +120,8 @@ class StoredLimit:
             if waiting or limit is None:
                 is_whole_line = limit is None or len(documents) < limit
                 return Front(waiting, is_whole_line, len(entries) < len(documents))
-            limit = None
+            # Those that have left are gone, so there are others next time.
+            limit = limit * 2 if entries and len(documents) == limit else None
 
     def waiting(self, count: int | None = None) -> list[LineEntry]:
         """Those that stand in line, in order, as they are; at most `count`."""
@@ -142,7 +146,7 @@ class StoredLimit:
             found = self._store.get_document(line_name(self.name, ticket))
             return None if found is None else read_entry(found.name, found.body, found.version)
         except DamagedDocument as damage:
-            _log_damage(str(damage))
+            _problems.warn(damage)
             self._store.delete_document(damage.name, damage.version)
             return None
 
@@ -308,20 +312,13 @@ class StoredLimit:
         for found in documents:
             try:
                 entries.append(read_entry(found.name, found.body, found.version))
-            except UnsupportedFormat as problem:
-                _log_damage(str(problem))
             except StoreError as problem:
-                _log_damage(str(problem))
-                with suppress(StoreError):
-                    self._store.delete_document(found.name, found.version)
+                _problems.warn(problem)
+                if not isinstance(problem, UnsupportedFormat):
+                    with suppress(StoreError):
+                        self._store.delete_document(found.name, found.version)
         return entries
 
 
 def _is_under_way(head: RunHead | None) -> bool:
     return head is not None and head.status not in ENDED
-
-
-def _log_damage(problem: str) -> None:
-    from logging import getLogger
-
-    getLogger("limpet.limits").warning("%s", problem)
