@@ -474,14 +474,15 @@ class GraphMethods(ABC, Generic[S]):
         value: Any = NOT_GIVEN,
         *,
         answers: Mapping[str, Any] | None = None,
+        by: str | None = None,
         wait: float | None = None,
     ) -> None:
         """Answer what a run asks; the process that executes it, or a supervisor, continues it, and not this call.
 
         `value` answers the open question, `answers` are by question id. Without either, a run that was interrupted
         before or after a node is approved. With a checkpoint's id in place of the run's, only what was asked there is
-        answered. `wait` is how many seconds to wait for another process that holds the
-        run, in a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
+        answered. `by` is who answers, for its history. `wait` is how many seconds to wait for another process that
+        holds the run, in a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
         `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
         once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that waits
         for no answer.
@@ -489,7 +490,7 @@ class GraphMethods(ABC, Generic[S]):
         from limpet.engine.sessions.checkpoint_refs import run_and_point
 
         named_run, _ = run_and_point(self.compiled().need_client("answer"), run_id)
-        self._own_run("answer", named_run).answer(run_id, value, answers=answers, wait=wait)
+        self._own_run("answer", named_run).answer(run_id, value, answers=answers, by=by, wait=wait)
 
     aanswer = async_version(answer, changes=True)
 

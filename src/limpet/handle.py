@@ -170,20 +170,26 @@ class RunHandle(Generic[S]):
         return follow.afollow(self._client, self.run_id, after, self._secrets)
 
     def answer(
-        self, value: Any = NOT_GIVEN, *, answers: Mapping[str, Any] | None = None, wait: float | None = None
+        self,
+        value: Any = NOT_GIVEN,
+        *,
+        answers: Mapping[str, Any] | None = None,
+        by: str | None = None,
+        wait: float | None = None,
     ) -> None:
         """Answer what the run asks; the process that executes it, or a supervisor, continues it.
 
         `value` answers the open question, `answers` are by question id. Without either, a run that was interrupted
-        before or after a node is approved. `wait` is how many seconds to wait for a process that holds the run, in a
-        store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
+        before or after a node is approved. `by` says who answers, for its history. `wait` is how many seconds to
+        wait for a process that holds the run, in a store that takes no posts. The answer is durable when this
+        returns. Raises `AnswerRefused`,
         `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
         once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for one that waits for no
         answer.
         """
         from limpet.engine.operations.answer import answer
 
-        answer(self._client, self.run_id, ResumeInput(value, answers), wait)
+        answer(self._client, self.run_id, ResumeInput(value, answers, by=by), wait)
 
     aanswer = async_version(answer, changes=True)
 

@@ -280,21 +280,22 @@ class Runs:
         value: Any = NOT_GIVEN,
         *,
         answers: Mapping[str, Any] | None = None,
+        by: str | None = None,
         wait: float | None = None,
     ) -> None:
         """Answer what a run asks; the process that executes it, or a supervisor of the store, continues it.
 
         `value` answers the open question, `answers` are by question id. Without either, a run that was interrupted
         before or after a node is approved. With a checkpoint's id in place of the run's, only what was asked there is
-        answered. `wait` is how many seconds to wait for a process that holds the run, in
-        a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
+        answered. `by` says who answers, for its history. `wait` is how many seconds to wait for a process that holds
+        the run, in a store that takes no posts. The answer is durable when this returns. Raises `AnswerRefused`,
         `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
         once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that waits
         for no answer.
         """
         from limpet.engine.operations.answer import answer
 
-        answer(self._client, run_id, ResumeInput(value, answers), wait)
+        answer(self._client, run_id, ResumeInput(value, answers, by=by), wait)
 
     aanswer = async_version(answer, changes=True)
 

@@ -12,30 +12,24 @@ import shlex
 import shutil
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from time import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import quote
 
-from limpet import Run, Runs, State
+from limpet import Runs
 from limpet.cli.output import Output
 from limpet.cli.run_ids import whole_id
-from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.supervisor.catalog import find_graph
 from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
+from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
-from limpet.observe.events import Event
-from limpet.observe.hub import both, gather
 from limpet.stores.absent import path_of, refuse_absent
 from limpet.stores.opening import ENCRYPTED, default_choice, open_default_store, open_store
-
-if TYPE_CHECKING:
-    from limpet.engine.sessions.compiled_graph import CompiledGraph
 
 Graph = GraphMethods[Any]
 
@@ -57,48 +51,6 @@ LISTED_BESIDES_RUNS = {"limits": "limits", "schedules": "schedules", "workers": 
 
 FALLBACK_FILE = "limpet.db"
 """The SQLite file in the working directory that is used where no store is named."""
-
-
-class GraphOnStore(GraphMethods[State]):
-    """A graph that runs on the store the command chose. Its completed runs are kept.
-
-    `observer` gets the events of its runs, besides the observers that the graph has.
-    """
-
-    def __init__(self, graph: Graph, store: Store) -> None:
-        self.graph = graph
-        self.name = graph.name
-        self.observer: Callable[[Event], None] | None = None
-        self._store = store
-
-    def compiled(self) -> CompiledGraph:
-        compiled = self.graph.compiled().on_store(self._store)
-        if self.observer is None:
-            return compiled
-        return compiled._replace(emit=both(compiled.emit, gather([self.observer], time)))
-
-    @property
-    def secrets(self) -> frozenset[str]:
-        """The keys of the state that are masked."""
-        return self.compiled().plan.secrets
-
-    def stream_resumed(
-        self,
-        run_id: str,
-        *,
-        answers: Mapping[str, Any] | None = None,
-        update: Mapping[str, Any] | None = None,
-        deadline: str | None = None,
-        wait: float | None = None,
-    ) -> Run[State]:
-        """Resume a run as `resume` does, and return it, to be iterated for its events."""
-        given = ResumeInput(answers=answers, update=update, deadline=deadline)
-        return self._stream_resumed(run_id, given, wait)
-
-    @property
-    def declared_checkpoint(self) -> str | os.PathLike[str] | None:
-        """The checkpoint that a YAML file says its runs resume from."""
-        return getattr(self.graph, "default_checkpoint", None)
 
 
 def find_store(args: Namespace, graph: Graph | None = None, must_exist: bool = False) -> Store:

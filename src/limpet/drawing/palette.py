@@ -91,7 +91,8 @@ DARK_MARKS: Final[Mapping[str, MarkColours]] = {
 }
 
 
-def _page_rules(page: PageColours) -> str:
+def page_rules(page: PageColours) -> str:
+    """The rules for a page, and for what no run has marked."""
     return (
         f".lp-page{{fill:{page.background};stroke:{page.border}}}"
         f".lp-title,.lp-name{{fill:{page.text}}}.lp-run,.lp-note,.lp-label{{fill:{page.small_text}}}"
@@ -105,7 +106,8 @@ def _page_rules(page: PageColours) -> str:
     )
 
 
-def _mark_rules(marks: Mapping[str, MarkColours]) -> str:
+def mark_rules(marks: Mapping[str, MarkColours]) -> str:
+    """The rules for each kind of mark."""
     rules = []
     for kind, colours in marks.items():
         rules += [
@@ -118,7 +120,7 @@ def _mark_rules(marks: Mapping[str, MarkColours]) -> str:
     return "".join(rules)
 
 
-_SHAPE_RULES: Final = (
+SHAPE_RULES: Final = (
     ".lp text{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'Helvetica Neue',Arial,sans-serif}"
     ".lp-title{font-size:14px;font-weight:600}.lp-run{font-weight:400}"
     ".lp-name{font-size:14px;font-weight:500;text-anchor:middle}"
@@ -133,12 +135,12 @@ _SHAPE_RULES: Final = (
 )
 
 STYLE: Final = (
-    _SHAPE_RULES
-    + _page_rules(LIGHT_PAGE)
-    + _mark_rules(LIGHT_MARKS)
+    SHAPE_RULES
+    + page_rules(LIGHT_PAGE)
+    + mark_rules(LIGHT_MARKS)
     + "@media (prefers-color-scheme:dark){"
-    + _page_rules(DARK_PAGE)
-    + _mark_rules(DARK_MARKS)
+    + page_rules(DARK_PAGE)
+    + mark_rules(DARK_MARKS)
     + "}"
 )
 """The style sheet of an SVG picture."""

@@ -236,7 +236,7 @@ def _shape(placed: PlacedShape) -> Iterator[str]:
     if placed.mark is not None:
         css_class = f"lp-{placed.mark.kind}"
         title = f"{placed.shape.label}: {placed.mark.words}"
-    yield f'<g class="{css_class}"><title>{_text(title)}</title>'
+    yield f'<g class="{css_class}" data-node={quoteattr(single_line(placed.shape.id))}><title>{_text(title)}</title>'
     if placed.shape.kind in ("start", "end"):
         yield from _dot(placed)
     else:

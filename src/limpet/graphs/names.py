@@ -15,6 +15,8 @@ LINES = "limit line/"
 """One for each call that waits for a slot, by limit and place in the line."""
 SCHEDULES = "schedule/"
 """One for each schedule, due when it is to fire."""
+SERVER_KEY = "server key"
+"""What the links of a server to single questions are sealed with."""
 PREPARED = "prepared run/"
 """One for each run that a schedule has prepared lately, due when the run is to have begun."""
 

@@ -49,13 +49,17 @@ def cancel_post(run_id: str, request: str) -> NewPost:
     return _new_post(run_id, f"{CANCEL}:{request}", {"kind": CANCEL})
 
 
-def answer_post(run_id: str, question: str, answer: Any, at: float, number: int = 1) -> NewPost:
+def answer_post(
+    run_id: str, question: str, answer: Any, at: float, number: int = 1, by: str | None = None
+) -> NewPost:
     """The answer to a question, given at this time by the store's clock. Only the first one that fits counts.
 
-    `number` is for an answer after others that had no effect. Raises `UnstorableValue`.
+    `number` is for an answer after others that had no effect, `by` says who gave it. Raises `UnstorableValue`.
     """
     encode(answer, "answer")
     data = {"kind": ANSWER, "question": question, "answer": answer, "at": at}
+    if by is not None:
+        data["by"] = by
     kind = ANSWER
     if number > 1:
         kind = f"{ANSWER}.{number}"

@@ -400,6 +400,7 @@ _MOVES: dict[str, Check] = {
     **{name: _FIELDS[name] for name in _FIELDS if name not in ("run_id", "step", "path")},
     waits.RESUME: _has_str_keys,
     waits.ANSWER: _has_str_keys,
+    waits.ANSWERED_BY: partial(_is_dict_of, _is_str),
     waits.EXPIRE: _is_list_of_strs,
     waits.RETRY_BRANCHES: _is_bool,
     waits.DELIVER: partial(_is_list_of, _is_delivery),

@@ -41,6 +41,7 @@ SHORTEST_WAIT = 0.001
 # Names in a MOVE record that aren't fields of a `Progress`. They are part of the stored format.
 RESUME = "going_on"
 """A run is resumed; the value has the answers to its questions by id. See `resume`."""
+ANSWERED_BY = "answered_by"
 ANSWER = "answered"
 """Questions are answered while the run is under way; the value has the answers by id. See `answer`."""
 EXPIRE = "time_passed"
@@ -436,6 +437,7 @@ def _wake_branches(
 EVENTS: dict[str, Callable[[Progress, Any], None]] = {
     RESUME: resume,
     ANSWER: answer,
+    ANSWERED_BY: lambda progress, _: None,
     EXPIRE: expire_questions,
     RETRY_BRANCHES: lambda progress, _: retry_branches(progress),
     DELIVER: deliver,

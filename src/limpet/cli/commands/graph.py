@@ -8,9 +8,10 @@ from typing import Any
 
 from limpet.cli.exit_codes import OK, USAGE
 from limpet.cli.output import Output
-from limpet.cli.project import Graph, GraphOnStore, complete_run_id, find_store, load_target
+from limpet.cli.project import Graph, complete_run_id, find_store, load_target
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import DefinitionError, UsageError
+from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.edges import END
 from limpet.graphs.parallel import Section
 from limpet.graphs.plan import PLANNER, Plan, PlanNode

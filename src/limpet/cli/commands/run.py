@@ -16,7 +16,6 @@ from limpet.cli.next_commands import suggest_next, worker_command
 from limpet.cli.output import Output
 from limpet.cli.project import (
     Graph,
-    GraphOnStore,
     command_line,
     find_run,
     find_store,
@@ -31,6 +30,7 @@ from limpet.engine.operations.run_info import way_on
 from limpet.engine.sessions.compatibility import refuse_cancelled
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
+from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.secrets import masked
 from limpet.journal.store import Store
 

@@ -19,7 +19,7 @@ from limpet.defaults import QUEUE
 from limpet.engine.leases.limits.awaited_limits import AwaitedLimit
 from limpet.engine.leases.workers import why_unserved
 from limpet.errors import LimpetError, UsageError
-from limpet.graphs.plan import PLANNER
+from limpet.frontends.run_facts import node_of, run_facts, shown_node, step_facts
 from limpet.graphs.secrets import masked
 from limpet.journal.inbox import is_cancel
 from limpet.journal.store import Lane
@@ -50,7 +50,7 @@ def list_runs(args: Namespace, output: Output) -> int:
     if output.json:
         output.result(
             [
-                _facts(info) | ({} if workers is None else {"unserved": _reason(info, workers)})
+                run_facts(info) | ({} if workers is None else {"unserved": _reason(info, workers)})
                 for info in found
             ]
         )
@@ -95,7 +95,7 @@ def show(args: Namespace, output: Output) -> int:
     if output.json:
         output.result(
             {
-                **_facts(info),
+                **run_facts(info),
                 "cancel_requested": cancels > 0,
                 "limits": [limit._asdict() for limit in limits],
                 "unserved": _why_unserved(runs, info) or None,
@@ -137,7 +137,7 @@ def history(args: Namespace, output: Output) -> int:
     """The steps of a run."""
     found = find_run(args, output).history(args.run)
     if output.json:
-        output.result([_step_facts(each) for each in found])
+        output.result([step_facts(each) for each in found])
         return OK
     rows = [(each.step, _step_place(each), utc_time(each.timestamp), _step_next(each)) for each in found]
     output.table(("step", "node", "at (UTC)", "next"), rows, "no steps are stored")
@@ -239,21 +239,6 @@ def _in_words(seconds: float) -> str:
     return f"{seconds / 3600:.0f} h"
 
 
-def _facts(info: RunInfo) -> dict[str, Any]:
-    """A run as data for a program."""
-    return {
-        **info._asdict(),
-        "status": info.shown_status,
-        "shown_status": info.shown_status,
-        "stored_status": info.status,
-        "cursor": info.cursor,
-        "node": node_of(info),
-        "questions": [question._asdict() for question in info.questions],
-        "waits": [wait._asdict() for wait in info.waits],
-        "messages": dict(info.messages),
-    }
-
-
 def awaited_limits(args: Namespace, info: RunInfo) -> list[AwaitedLimit]:
     """The limits that a run waits for, as far as they are known here: of its nodes, else of its queue and graph."""
     if info.shown_status not in ("waiting", "queued", "running"):
@@ -298,21 +283,9 @@ def _masked_keys(runs: Runs, args: Namespace) -> frozenset[str]:
     return frozenset() if args.reveal else runs.secrets(args.run)
 
 
-def node_of(info: RunInfo) -> str | None:
-    """The node that a run is at; None at its end, and between the layers of a workflow."""
-    return _shown_node(info.node, None)
-
-
-def _shown_node(node: str | None, planner: str | None = NEXT_LAYER) -> str | None:
-    """A node by the name that users know: the end has none, and `planner` stands for what plans layers."""
-    if node is None or node == END:
-        return None
-    return planner if node == PLANNER else node
-
-
 def _step_place(step: Checkpoint) -> str | None:
     """The node that a step is of, with its branch where that has another name."""
-    name = _shown_node(step.node)
+    name = shown_node(step.node, NEXT_LAYER)
     branch = step.branch or ""
     if name is None or branch.rpartition("/")[2] == name:
         return branch or None
@@ -321,20 +294,7 @@ def _step_place(step: Checkpoint) -> str | None:
 
 def _step_next(step: Checkpoint) -> str | None:
     """The node that follows a step. The last one of a branch has none: the run isn't at its end by that."""
-    return _shown_node(step.next) or ("" if step.branch else "end")
-
-
-def _step_facts(step: Checkpoint) -> dict[str, Any]:
-    """A step as data for a program. What plans the layers of a workflow isn't a node of the user's."""
-    return {
-        "id": step.id,
-        "step": step.step,
-        "node": _shown_node(step.node, None),
-        "branch": step.branch,
-        "at": step.timestamp,
-        "next": _shown_node(step.next, None),
-        "status": step.status,
-    }
+    return shown_node(step.next, NEXT_LAYER) or ("" if step.branch else "end")
 
 
 def _known_graphs(args: Namespace, listed: list[RunInfo]) -> set[str] | None:

@@ -16,7 +16,6 @@ from limpet.cli.next_commands import worker_command
 from limpet.cli.output import Output
 from limpet.cli.project import (
     Graph,
-    GraphOnStore,
     command_line,
     find_store,
     load_graphs,
@@ -27,6 +26,7 @@ from limpet.cli.values import relative_time
 from limpet.engine.schedules.schedule import Schedule, find_schedule
 from limpet.engine.schedules.timetable import local_time, triggered_at
 from limpet.errors import DamagedDocument, ScheduleEnded, StoreError, UsageError
+from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.journal.store import Store
 
 SHOWN_TIMES = 5

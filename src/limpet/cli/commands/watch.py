@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet import RunInfo, Runs
-from limpet.cli.commands.runs import ABANDONED, holder_of, node_of
+from limpet.cli.commands.runs import ABANDONED, holder_of
 from limpet.cli.exit_codes import BY_STATUS
 from limpet.cli.next_commands import suggest_next
 from limpet.cli.output import Output
@@ -18,6 +18,7 @@ from limpet.cli.run_display import EmittedLines, error_line, place_of
 from limpet.cli.values import utc_time
 from limpet.engine.following.cursor import EventCursor
 from limpet.errors import StoreUnavailable
+from limpet.frontends.run_facts import node_of
 from limpet.graphs.workflow.state import TASK_FAILED, TASK_SKIPPED
 from limpet.handle import RunHandle
 from limpet.journal.store import PAUSED, RUNNING

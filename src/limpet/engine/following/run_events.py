@@ -23,6 +23,7 @@ from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import (
     ADVANCE,
     ANSWER,
+    ANSWERED_BY,
     ARRIVAL,
     DELIVER,
     EXPIRE,
@@ -191,7 +192,8 @@ class EventMaker:
         if expired:
             yield "deadline", {"questions": list(expired)}
         if answers:
-            yield "answer", {"answers": self._shown_answers(answers)}
+            by = {"by": dict(changes[ANSWERED_BY])} if changes.get(ANSWERED_BY) else {}
+            yield "answer", {"answers": self._shown_answers(answers), **by}
         elif is_resume and not expired:
             yield "resume", {}
         yield from self._letters(changes)

@@ -6,7 +6,7 @@ holds their records and says that they are taken in. So each post has its effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,7 @@ from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, FAILED, Commit
 from limpet.journal.waits import ANSWER as ANSWERED
 from limpet.journal.waits import (
+    ANSWERED_BY,
     ASK_AGAIN,
     CALL_AGAIN,
     CHILD_RUN,
@@ -210,7 +211,7 @@ def record_posts(
         if not asks_to_cancel:
             writer.takes = newest
     if answers:
-        writer.add_move(root, {ANSWERED: answers}, clocks.now())
+        writer.add_move(root, {ANSWERED: answers, **_who_answered(posts, answers)}, clocks.now())
     ended_waits = False
     if letters:
         delivered = addressed(root, letters)
@@ -231,6 +232,17 @@ def record_posts(
 def sent_letter(post: Posted, now: float = inf) -> SentLetter:
     """A post that nodes can wait for. It wasn't sent later than `now`, whatever clock its sender has."""
     return SentLetter(box_of(post.kind, post.data["name"]), post.data["value"], min(post.data["at"], now))
+
+
+def _who_answered(posts: Sequence[Posted], answers: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Who gave the answers that count, for their record, as far as the posts say so."""
+    by: dict[str, str] = {}
+    for post in posts:
+        if post.kind == ANSWER and "by" in post.data:
+            question_id = post.data["question"]
+            if answers.get(question_id) is post.data["answer"]:
+                by.setdefault(question_id, str(post.data["by"]))
+    return {ANSWERED_BY: by} if by else {}
 
 
 def _why_dropped(question: Question | None, answer: Any, at: float) -> str:

@@ -181,7 +181,7 @@ class ResumeInput(NamedTuple):
     `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing. `is_start`
     says that a start meant this run, as it was when the caller looked. Neither withdraws a request to cancel. `asked`
     are the questions that were open at the checkpoint that the caller named: only these can be answered. None means
-    those that are open now. `deadline` replaces that of the run.
+    those that are open now. `deadline` replaces that of the run. `by` says who answers.
     """
 
     value: Any = NOT_GIVEN
@@ -192,6 +192,7 @@ class ResumeInput(NamedTuple):
     asked: frozenset[str] | None = None
     is_start: bool = False
     deadline: Moment | None = None
+    by: str | None = None
 
     def with_response(self, response: Any) -> ResumeInput:
         """The same with the answer as `response`, another name of `value`. Raises `UsageError` for both."""

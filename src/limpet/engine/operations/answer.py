@@ -22,7 +22,7 @@ from limpet.journal.inbox import answer_post, is_answer_to, is_cancel
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, ViewedTail, read_progress_and_weight
 from limpet.journal.store import CANCELLED, PAUSED, PostsWaiting, Tail
-from limpet.journal.waits import EXPIRE, RESUME
+from limpet.journal.waits import ANSWERED_BY, EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
 
@@ -52,7 +52,7 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         # There is no post for an approval: a run that waits for one is held for a moment only, by a call like this.
         if not (takes_posts and answers):
             raise
-        _post(client, run_id, answers)
+        _post(client, run_id, answers, given.by)
         return
     with holding as held:
         while not _commit_answers(client, held, point, given):
@@ -69,7 +69,10 @@ def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, giv
     answers = _answers(client, progress, point, given, held.now())
     overdue = progress.expired_questions(held.now())
     progress.count_crashes(held.crashes)
-    writer.add_move(progress, {EXPIRE: overdue, RESUME: answers}, time())
+    changes: dict[str, Any] = {EXPIRE: overdue, RESUME: answers}
+    if given.by is not None:
+        changes[ANSWERED_BY] = dict.fromkeys(answers, given.by)
+    writer.add_move(progress, changes, time())
     # Due at once, or when the next timer is: that is when a supervisor finds the run.
     due = progress.due() or 0.0
     status = next_status(tail.head.status, ANSWER)
@@ -137,7 +140,7 @@ def _nothing_asked(client: LeaseClient, progress: Progress) -> LimpetError:
     return problem.with_advice(*way_on(info))
 
 
-def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
+def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any], by: str | None) -> None:
     """Post answers to a run that a process executes: a branch of it asks, while others are under way.
 
     If one of the questions has an answer already, none is posted.
@@ -145,7 +148,7 @@ def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
     waiting = [question for question in answers if _has_answer_waiting(client, run_id, question)]
     if waiting:
         raise _answered(client, run_id, waiting)
-    posted = [question for question, answer in answers.items() if _post_one(client, run_id, question, answer)]
+    posted = [each for each, answer in answers.items() if _post_one(client, run_id, each, answer, by)]
     held_here = held_in_this_process(client.store, run_id)
     if held_here is not None:
         held_here.stop.notice_posts()
@@ -161,14 +164,14 @@ def _post(client: LeaseClient, run_id: str, answers: Mapping[str, Any]) -> None:
         raise refused
 
 
-def _post_one(client: LeaseClient, run_id: str, question: str, answer: Any) -> bool:
+def _post_one(client: LeaseClient, run_id: str, question: str, answer: Any, by: str | None) -> bool:
     """Post an answer; False if another one came first.
 
     A store takes each key once, also that of an answer which had no effect: it was too late, or didn't fit. While the
     question is open all the same, the next key is tried.
     """
     for number in count(1):
-        post = answer_post(run_id, question, answer, client.now(), number)
+        post = answer_post(run_id, question, answer, client.now(), number, by)
         if client.store.post(run_id, post.key, post.body):
             return True
         if _has_answer_waiting(client, run_id, question) or question not in _open_questions(client, run_id):

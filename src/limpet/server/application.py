@@ -1,0 +1,294 @@
+"""`app`: the ASGI application. It checks each request, has it answered in a thread, and sends what comes back."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from limpet.errors import LimpetError, UsageError
+from limpet.frontends.graph_on_store import GraphOnStore
+from limpet.graph_methods import GraphMethods
+from limpet.runs import Runs
+from limpet.schedules import Schedules
+from limpet.server.endpoint import (
+    TEXT,
+    ApiRequest,
+    Endpoint,
+    FileAnswer,
+    Parameter,
+    Service,
+    body_values,
+    query_values,
+)
+from limpet.server.event_stream import event_stream
+from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
+from limpet.server.metrics import Metrics
+from limpet.server.openapi import openapi
+from limpet.server.problems import MEDIA_TYPE, HttpProblem, internal_problem, problem_details
+from limpet.server.routes import graphs as graph_routes
+from limpet.server.routes import questions as question_routes
+from limpet.server.routes import run as run_routes
+from limpet.server.routes import runs as runs_routes
+from limpet.server.routes import schedules as schedule_routes
+from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard
+from limpet.server.timeline import Timelines
+from limpet.server.values import to_bytes
+from limpet.stores.opening import open_store
+
+try:
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+    from starlette.types import ASGIApp, Receive, Scope, Send
+except ImportError as error:
+    raise UsageError("the server needs the package starlette: pip install 'limpet[server]'") from error
+
+PREFIX: Final = "/api/v1"
+
+MAX_BODY: Final = 1_000_000
+"""Bytes of a request, at most."""
+
+MAX_FILE: Final = 256_000_000
+"""Bytes of a run that is imported, at most."""
+
+LIVE: Final = Endpoint(
+    "GET",
+    "/runs/{run_id}/live",
+    lambda request: None,  # the application streams it itself
+    "What happened in a run, and what happens from now on; Last-Event-ID resumes it",
+    "EventStream",
+    query=(Parameter("after", TEXT, "the cursor of the last event that the client got"),),
+)
+
+ENDPOINTS: Final = (
+    *graph_routes.ENDPOINTS,
+    *runs_routes.ENDPOINTS,
+    *schedule_routes.ENDPOINTS,
+    *question_routes.ENDPOINTS,
+    LIVE,
+    *run_routes.ENDPOINTS,
+)
+"""All routes under `PREFIX`. The first that matches a path answers."""
+
+log = logging.getLogger("limpet.server")
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def app(
+    store: Any,
+    graphs: Iterable[GraphMethods[Any]] = (),
+    *,
+    token: str | None = None,
+    authenticate: Authenticate | None = None,
+    hosts: Collection[str] | None = LOOPBACK,
+    read_only: bool = False,
+) -> Starlette:
+    """The HTTP API over the runs in a store, as an ASGI application that can be mounted under any path.
+
+    `store` is whatever `open_store` takes. `graphs` are those whose runs can be started, forked and drawn. Requests
+    need the `token`, as `Authorization: Bearer …`; or `authenticate`, which gets the headers of a request and says
+    whether it is allowed, with True or the name of who makes it; it may be async. `hosts` are the names under which
+    the server is reached; None allows any, for an application that checks them itself. With `read_only`, nothing can
+    be changed. Raises `UsageError` without a token and without `authenticate`.
+    """
+    if not token and authenticate is None:
+        raise UsageError("app() needs token=…, or authenticate=…: without one, every program could use it")
+    opened = open_store(store)
+    known = [GraphOnStore(graph, opened) for graph in graphs]
+    by_name = {each.name: each for each in known}
+    service = Service(opened, Runs(opened, known), Schedules(opened), by_name, Timelines(opened), read_only)
+    answering = _Answering(service, Guard(token or None, authenticate, hosts))
+    routes = [
+        Route("/healthz", answering.health, methods=["GET"]),
+        Route("/metrics", answering.metrics, methods=["GET"]),
+        Route(f"{PREFIX}/openapi.json", answering.document, methods=["GET"]),
+        *(Route(PREFIX + each.path, answering.endpoint(each), methods=[each.method]) for each in ENDPOINTS),
+    ]
+    middleware = [Middleware(_EncodedPath)]
+    return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_route})
+
+
+class _EncodedPath:
+    """Has routes match the path as it was sent, so that an id may have a slash, which is sent as `%2F`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = scope.get("raw_path")
+        if scope["type"] == "http" and raw:
+            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+class _Answering:
+    """Answers requests: checks them, calls the function of their route in a thread, and reports errors."""
+
+    def __init__(self, service: Service, guard: Guard) -> None:
+        self._service = service
+        self._guard = guard
+        self._metrics = Metrics(service)
+
+    def endpoint(self, endpoint: Endpoint) -> Handler:
+        """What Starlette calls for a route."""
+
+        async def answer(request: Request) -> Response:
+            user = await self._check(request, endpoint)
+            if endpoint is LIVE:
+                return await self._stream(request)
+            checked = await self._read(endpoint, request)
+            return _response(await run_in_threadpool(endpoint.answer, checked._replace(user=user)))
+
+        return self._reporting(answer)
+
+    async def health(self, request: Request) -> Response:
+        """Whether the store answers. It needs no token, and tells nothing else."""
+        return await self._reporting(self._health)(request)
+
+    async def metrics(self, request: Request) -> Response:
+        """Numbers for Prometheus."""
+        return await self._reporting(self._show_metrics)(request)
+
+    async def document(self, request: Request) -> Response:
+        """The OpenAPI document."""
+        return await self._reporting(self._show_document)(request)
+
+    def _reporting(self, answer: Handler) -> Handler:
+        """The same, with errors reported as problem details, and counted."""
+
+        async def reporting(request: Request) -> Response:
+            began = monotonic()
+            try:
+                response = await answer(request)
+            except LimpetError as problem:
+                response = _problem(problem_details(problem))
+            except ClientDisconnect:
+                response = Response(status_code=400)
+            except Exception:
+                log.exception("a request failed: %s", request.method)
+                response = _problem(internal_problem())
+            self._metrics.note_request(request.method, response.status_code, monotonic() - began)
+            return response
+
+        return reporting
+
+    async def _health(self, request: Request) -> Response:
+        self._guard.check_host(_headers(request))
+        await run_in_threadpool(lambda: self._service.runs.list(limit=1))
+        return _response({"status": "ok"})
+
+    async def _show_metrics(self, request: Request) -> Response:
+        await self._check(request, None)
+        text = await run_in_threadpool(self._metrics.text)
+        return _response(FileAnswer(text.encode(), METRICS_TYPE))
+
+    async def _show_document(self, request: Request) -> Response:
+        await self._check(request, None)
+        return _response(openapi(ENDPOINTS, request.scope.get("root_path", "") + PREFIX))
+
+    async def _check(self, request: Request, endpoint: Endpoint | None) -> str:
+        """Who makes a request. Raises unless it may be answered."""
+        headers = _headers(request)
+        self._guard.check_host(headers)
+        self._guard.check_origin(request.method, headers)
+        user = await self._guard.user_of(headers, request.cookies)
+        if user is None and not (endpoint is not None and endpoint.is_public):
+            raise HttpProblem(401, "no-token", "give the token of the server: Authorization: Bearer …")
+        if endpoint is not None and endpoint.changes and self._service.read_only:
+            raise HttpProblem(403, "read-only", "the server is read-only")
+        return user or ""
+
+    async def _read(self, endpoint: Endpoint, request: Request) -> ApiRequest:
+        values = query_values(endpoint, request.query_params.multi_items())
+        for each in endpoint.query:
+            if each.is_required and each.name not in values:
+                raise UsageError(f"the parameter {each.name!r} is needed: {each.about}")
+        body = b""
+        if endpoint.changes:
+            body = await _body(request, MAX_FILE if endpoint.takes_file else MAX_BODY)
+        if not endpoint.takes_file:
+            values |= body_values(endpoint, _json(request, body))
+        return ApiRequest(self._service, _path_values(request), values, body)
+
+    async def _stream(self, request: Request) -> Response:
+        values = query_values(LIVE, request.query_params.multi_items())
+        after = request.headers.get("last-event-id") or values.get("after")
+        handle = await self._service.runs.aget(_path_values(request)["run_id"])
+        stream = self._counted(event_stream(handle, after))
+        headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._metrics.note_stream(1)
+        try:
+            async for message in stream:
+                yield message
+        finally:
+            self._metrics.note_stream(-1)
+
+
+def _headers(request: Request) -> dict[str, str]:
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+def _path_values(request: Request) -> dict[str, str]:
+    return {name: unquote(value) for name, value in request.path_params.items()}
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body of a request. Raises `HttpProblem` for one that is too large, as soon as that is known."""
+    length = request.headers.get("content-length", "0")
+    too_large = HttpProblem(413, "too-large", f"a request may have {most:,} bytes")
+    if not length.isdecimal() or int(length[:20]) > most:
+        raise too_large
+    parts = bytearray()
+    async for part in request.stream():
+        parts += part
+        if len(parts) > most:
+            raise too_large
+    return bytes(parts)
+
+
+def _json(request: Request, body: bytes) -> Any:
+    """The JSON in a body; an empty object where there is none. Raises for what isn't JSON."""
+    if not body:
+        return {}
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise HttpProblem(415, "not-json", "send JSON, with Content-Type: application/json")
+    with suppress(ValueError, RecursionError):
+        return json.loads(body)
+    raise UsageError("the body of the request isn't valid JSON")
+
+
+def _response(answer: Any) -> Response:
+    headers = {**HEADERS, "Cache-Control": "no-store"}
+    if not isinstance(answer, FileAnswer):
+        return Response(to_bytes(answer), media_type="application/json", headers=headers)
+    if answer.name:
+        headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"
+    return Response(answer.content, media_type=answer.media_type, headers=headers)
+
+
+def _problem(details: dict[str, Any]) -> Response:
+    headers = {**HEADERS, "Cache-Control": "no-store"}
+    if details["status"] == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response(to_bytes(details), details["status"], headers, MEDIA_TYPE)
+
+
+async def _no_route(request: Request, problem: Exception) -> Response:
+    """A path that doesn't exist, or a method that it doesn't have."""
+    status = getattr(problem, "status_code", 500)
+    what = f"there is no {request.method} {request.url.path[:200]!r} here"
+    return _problem(problem_details(HttpProblem(status, "no-route", what)))

@@ -1,0 +1,189 @@
+"""What a route of the API is: its method and path, what it takes, and the function that answers it.
+
+`Endpoint` is the one description of a route. Requests are checked against it, and the OpenAPI document is made from
+it. The function gets an `ApiRequest`, whose values have been checked, and returns plain data or a `FileAnswer`. It
+knows nothing of HTTP and may block: the application calls it in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from limpet.errors import UsageError, did_you_mean
+from limpet.frontends.graph_on_store import GraphOnStore
+from limpet.journal.store import Store
+from limpet.runs import Runs
+from limpet.schedules import Schedules
+from limpet.server.timeline import Timelines
+
+TEXT: Final = "text"
+TEXTS: Final = "texts"
+INTEGER: Final = "integer"
+NUMBER: Final = "number"
+FLAG: Final = "flag"
+OBJECT: Final = "object"
+ANYTHING: Final = "anything"
+
+KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
+    TEXT: {"type": "string"},
+    TEXTS: {"type": "array", "items": {"type": "string"}},
+    INTEGER: {"type": "integer"},
+    NUMBER: {"type": "number"},
+    FLAG: {"type": "boolean"},
+    OBJECT: {"type": "object"},
+    ANYTHING: {},
+}
+"""The kinds of values that requests have, as JSON Schema."""
+
+LARGEST_NUMBER: Final = 2**53
+"""Whole numbers in requests are at most this large: JavaScript can't tell larger ones apart."""
+
+
+class Parameter(NamedTuple):
+    """A value that a request may have, in its query or in its body."""
+
+    name: str
+    kind: str
+    about: str
+    is_required: bool = False
+
+
+class Service(NamedTuple):
+    """What requests are answered from: the runs in a store, and the graphs whose code is known here, by name."""
+
+    store: Store
+    runs: Runs
+    schedules: Schedules
+    graphs: Mapping[str, GraphOnStore]
+    timelines: Timelines
+    read_only: bool = False
+
+
+class ApiRequest(NamedTuple):
+    """A request after it was checked: the values in its path, and those of its query or body that were given."""
+
+    service: Service
+    path: Mapping[str, str]
+    values: Mapping[str, Any]
+    body: bytes = b""
+    """The body, for a route that takes a file."""
+    user: str = ""
+    """Who makes it, as far as the server knows: what the host's own check gave."""
+
+    @property
+    def run_id(self) -> str:
+        """The run that the path names."""
+        return self.path["run_id"]
+
+
+class FileAnswer(NamedTuple):
+    """An answer that isn't JSON."""
+
+    content: bytes
+    media_type: str
+    name: str = ""
+    """If it has one, browsers save it under this name."""
+
+
+class Endpoint(NamedTuple):
+    """A route of the API."""
+
+    method: str
+    path: str
+    answer: Callable[[ApiRequest], Any]
+    summary: str
+    gives: str
+    """The schema of the answer, by its name in the OpenAPI document."""
+    query: Sequence[Parameter] = ()
+    body: Sequence[Parameter] = ()
+    takes_file: bool = False
+    is_public: bool = False
+    """Whether it needs no token of the server: what it takes has one of its own."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes anything, so that a read-only server refuses it."""
+        return self.method != "GET"
+
+
+def limit_of(request: ApiRequest, most: int, usual: int) -> int:
+    """How many things a page is to have. Raises `UsageError` for less than one, or too many."""
+    limit = request.values.get("limit")
+    if limit is None:
+        return usual
+    if not 1 <= limit <= most:
+        raise UsageError(f"limit must be from 1 to {most}, not {limit}")
+    return int(limit)
+
+
+def query_values(endpoint: Endpoint, pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The values in the query of a request. Raises `UsageError` for one that isn't known or doesn't fit."""
+    known = {each.name: each for each in endpoint.query}
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        parameter = known.get(name)
+        if parameter is None:
+            raise UsageError(f"there is no parameter {name!r} here{did_you_mean(name, known)}")
+        if parameter.kind == TEXTS:
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise UsageError(f"the parameter {name!r} was given twice")
+        else:
+            found[name] = _value_of_text(parameter, text)
+    return found
+
+
+def body_values(endpoint: Endpoint, body: Any) -> dict[str, Any]:
+    """The values in the body of a request. Raises `UsageError` for one that isn't known or doesn't fit."""
+    if not isinstance(body, dict):
+        raise UsageError("the body of the request must be a JSON object")
+    known = {each.name: each for each in endpoint.body}
+    for name, value in body.items():
+        if name not in known:
+            raise UsageError(f"the body has no field {name!r} here{did_you_mean(name, known)}")
+        _check_value(known[name], value)
+    for parameter in endpoint.body:
+        if parameter.is_required and parameter.name not in body:
+            raise UsageError(f"the body needs the field {parameter.name!r}: {parameter.about}")
+    return body
+
+
+def _value_of_text(parameter: Parameter, text: str) -> Any:
+    match parameter.kind:
+        case "integer":
+            if (
+                text.removeprefix("-").isdecimal()
+                and text.isascii()
+                and abs(int(text[:20])) <= LARGEST_NUMBER
+            ):
+                return int(text)
+            raise UsageError(f"the parameter {parameter.name!r} must be a whole number, not {text[:80]!r}")
+        case "flag":
+            if text in ("true", "false"):
+                return text == "true"
+            raise UsageError(f"the parameter {parameter.name!r} must be true or false, not {text[:80]!r}")
+        case _:
+            return text
+
+
+def _check_value(parameter: Parameter, value: Any) -> None:
+    if value is None and not parameter.is_required:
+        return
+    fits = True
+    match parameter.kind:
+        case "text":
+            fits = isinstance(value, str)
+        case "texts":
+            fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
+        case "integer":
+            fits = type(value) is int and abs(value) <= LARGEST_NUMBER
+        case "number":
+            fits = type(value) in (int, float)
+        case "flag":
+            fits = isinstance(value, bool)
+        case "object":
+            fits = isinstance(value, dict)
+    if not fits:
+        wanted = {TEXTS: "a list of texts", FLAG: "true or false", INTEGER: "a whole number"}
+        raise UsageError(f"the field {parameter.name!r} must be {wanted.get(parameter.kind, parameter.kind)}")

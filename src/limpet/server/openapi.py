@@ -1,0 +1,212 @@
+"""The OpenAPI document of the API, made from its routes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from limpet.server.endpoint import KINDS, TEXTS, Endpoint, Parameter
+from limpet.server.problems import MEDIA_TYPE
+from limpet.version import VERSION
+
+
+def _object(required: dict[str, Any], **optional: Any) -> dict[str, Any]:
+    return {"type": "object", "required": list(required), "properties": {**required, **optional}}
+
+
+_TEXT: Final = {"type": "string"}
+_NUMBER: Final = {"type": "number"}
+_INTEGER: Final = {"type": "integer"}
+_OBJECT: Final = {"type": "object"}
+_OPTIONAL_TEXT: Final = {"type": ["string", "null"]}
+
+
+def _list_of(name: str) -> dict[str, Any]:
+    return {"type": "array", "items": {"$ref": f"#/components/schemas/{name}"}}
+
+
+SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "Run": _object(
+        {
+            "run_id": _TEXT,
+            "graph": _TEXT,
+            "status": _TEXT,
+            "stored_status": _TEXT,
+            "created": _NUMBER,
+            "updated": _NUMBER,
+            "step": _INTEGER,
+            "node": _OPTIONAL_TEXT,
+            "reason": _OPTIONAL_TEXT,
+            "tags": {"type": "array", "items": _TEXT},
+            "questions": {"type": "array", "items": _OBJECT},
+            "cursor": _TEXT,
+        }
+    ),
+    "RunPage": _object(
+        {"runs": _list_of("Run"), "next": _OPTIONAL_TEXT, "searched": {"type": ["integer", "null"]}}
+    ),
+    "Step": _object(
+        {
+            "id": _TEXT,
+            "step": _INTEGER,
+            "node": _OPTIONAL_TEXT,
+            "branch": _OPTIONAL_TEXT,
+            "at": _NUMBER,
+            "next": _OPTIONAL_TEXT,
+            "status": _TEXT,
+        }
+    ),
+    "StepPage": _object({"steps": _list_of("Step"), "next": {"type": ["integer", "null"]}}),
+    "State": _object({"values": _OBJECT, "large": {"type": "object", "additionalProperties": _INTEGER}}),
+    "Sizes": _object({"sizes": {"type": "object", "additionalProperties": _INTEGER}}),
+    "Difference": _object(
+        {"changes": {"type": "object", "additionalProperties": _object({"change": _TEXT})}}
+    ),
+    "Outcome": _object({"run_id": _TEXT, "graph": _TEXT, "status": _TEXT, "result": _TEXT, "reason": _TEXT}),
+    "Outcomes": _object(
+        {
+            "done": _INTEGER,
+            "planned": _INTEGER,
+            "skipped": _INTEGER,
+            "failed": _INTEGER,
+            "runs": _list_of("Outcome"),
+        },
+        created={"type": "object", "additionalProperties": _TEXT},
+    ),
+    "Counts": _object(
+        {
+            "counts": {"type": "object", "additionalProperties": _INTEGER},
+            "more": {"type": "array", "items": _TEXT},
+        }
+    ),
+    "Timeline": _object(
+        {
+            "version": _TEXT,
+            "reset": {"type": "boolean"},
+            "rows": {"type": "array", "items": _object({"id": _INTEGER, "status": _TEXT, "start": _NUMBER})},
+            "total": _INTEGER,
+            "more": {"type": "boolean"},
+            "ready": _NUMBER,
+            "run": {"$ref": "#/components/schemas/Run"},
+        }
+    ),
+    "EventPage": _object(
+        {
+            "events": {"type": "array", "items": _object({"type": _TEXT, "at": _NUMBER, "cursor": _TEXT})},
+            "next": _OPTIONAL_TEXT,
+            "more": {"type": "boolean"},
+        }
+    ),
+    "Comparison": _object({"changes": _OBJECT, "same": {"type": "array", "items": _TEXT}}),
+    "WaitingRuns": _object({"runs": _list_of("Run"), "total": _INTEGER}),
+    "Link": _object({"path": _TEXT, "expires": _NUMBER}),
+    "LinkedQuestion": _object(
+        {
+            "graph": _TEXT,
+            "run_id": _TEXT,
+            "is_open": {"type": "boolean"},
+            "expires": _NUMBER,
+            "question": {"type": ["object", "null"]},
+        }
+    ),
+    "Answered": _object({"answered": _TEXT, "run_id": _TEXT}),
+    "Schedule": _object({"name": _TEXT, "graph": _TEXT, "status": _TEXT, "when": _TEXT, "timezone": _TEXT}),
+    "ScheduleList": _object({"schedules": _list_of("Schedule")}),
+    "Times": _object({"times": {"type": "array", "items": _NUMBER}}),
+    "RunId": _object({"run_id": _TEXT}),
+    "Workers": _object(
+        {"workers": {"type": "array", "items": _OBJECT}, "unserved": {"type": "array", "items": _OBJECT}}
+    ),
+    "Sent": _object({"sent": {"type": "boolean"}}),
+    "Deleted": _object({"deleted": _TEXT}),
+    "Graph": _object(
+        {
+            "name": _TEXT,
+            "fingerprint": _TEXT,
+            "nodes": {"type": "array", "items": _TEXT},
+            "keys": {
+                "type": "object",
+                "additionalProperties": _object(
+                    {"type": _TEXT, "secret": {"type": "boolean"}, "has_default": {"type": "boolean"}}
+                ),
+            },
+        }
+    ),
+    "GraphList": _object({"graphs": _list_of("Graph")}),
+    "Problem": _object(
+        {"type": _TEXT, "title": _TEXT, "status": _INTEGER, "code": _TEXT, "detail": _TEXT},
+        next=_TEXT,
+        run_id=_TEXT,
+    ),
+    "File": {"type": "string", "format": "binary"},
+    "EventStream": {"type": "string", "description": "server-sent events, each with its cursor as its id"},
+}
+"""The schemas of answers, by name."""
+
+MEDIA_TYPES: Final = {"File": "application/octet-stream", "EventStream": "text/event-stream"}
+"""The answers that aren't JSON."""
+
+
+def openapi(endpoints: Iterable[Endpoint], prefix: str) -> dict[str, Any]:
+    """The document."""
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        path = prefix + re.sub(r":\w+}", "}", endpoint.path)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Limpet", "version": VERSION, "summary": "The runs in a store"},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    media_type = MEDIA_TYPES.get(endpoint.gives, "application/json")
+    operation: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "operationId": f"{endpoint.method.lower()}{re.sub(r'[^a-z]+', '_', endpoint.path)}".rstrip("_"),
+        "parameters": [*_path_parameters(endpoint), *map(_query_parameter, endpoint.query)],
+        "responses": {
+            "200": {
+                "description": endpoint.summary,
+                "content": {media_type: {"schema": {"$ref": f"#/components/schemas/{endpoint.gives}"}}},
+            },
+            "default": {
+                "description": "what went wrong",
+                "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            },
+        },
+    }
+    if endpoint.takes_file:
+        content: dict[str, Any] = {"application/octet-stream": {"schema": SCHEMAS["File"]}}
+        operation["requestBody"] = {"required": True, "content": content}
+    elif endpoint.body:
+        fields = {each.name: {**KINDS[each.kind], "description": each.about} for each in endpoint.body}
+        required = [each.name for each in endpoint.body if each.is_required]
+        schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
+        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    names = re.findall(r"{(\w+)", endpoint.path)
+    return [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
+
+
+def _query_parameter(parameter: Parameter) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "name": parameter.name,
+        "in": "query",
+        "required": parameter.is_required,
+        "description": parameter.about,
+        "schema": dict(KINDS[parameter.kind]),
+    }
+    if parameter.kind == TEXTS:
+        described["explode"] = True
+    return described

@@ -1,0 +1,113 @@
+"""Errors as problem details (RFC 9457): a status, our stable `code`, what happened, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.errors import (
+    AlreadyAnswered,
+    AlreadyCompleted,
+    AnswerRefused,
+    CheckpointNotFound,
+    Conflict,
+    DamagedDocument,
+    DamagedRecord,
+    DefinitionError,
+    InvalidValue,
+    KeyMissing,
+    LimitNotFound,
+    LimpetError,
+    RunCancelled,
+    RunNotFound,
+    RunPaused,
+    ScheduleNotFound,
+    StoreUnavailable,
+    UnstorableValue,
+    UsageError,
+)
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+_STATUSES: Final[list[tuple[type[LimpetError], int]]] = [
+    (RunNotFound, 404),
+    (ScheduleNotFound, 404),
+    (LimitNotFound, 404),
+    (CheckpointNotFound, 404),
+    (AlreadyAnswered, 409),
+    (AlreadyCompleted, 409),
+    (RunCancelled, 409),
+    (RunPaused, 409),
+    (Conflict, 409),
+    (AnswerRefused, 422),
+    (InvalidValue, 422),
+    (UnstorableValue, 422),
+    (UsageError, 400),
+    (DefinitionError, 409),
+    (KeyMissing, 503),
+    (StoreUnavailable, 503),
+    (DamagedRecord, 500),
+    (DamagedDocument, 500),
+]
+"""The first class that matches decides."""
+
+TITLES: Final = {
+    400: "The request can't be carried out as it was made",
+    401: "A token is needed",
+    403: "The request isn't allowed",
+    404: "Not found",
+    405: "The method isn't allowed here",
+    409: "The run isn't in a state for this",
+    413: "The request is too large",
+    415: "The content type isn't supported",
+    421: "The server isn't reached under this name",
+    422: "A value doesn't fit",
+    500: "The server failed",
+    503: "The store is unavailable",
+}
+
+
+class HttpProblem(LimpetError):
+    """A request is refused for a reason that only HTTP knows, such as a missing token."""
+
+    code = "http"
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+
+
+def status_of(problem: LimpetError) -> int:
+    """The HTTP status for an error of the library."""
+    if isinstance(problem, HttpProblem):
+        return problem.status
+    return next((status for kind, status in _STATUSES if isinstance(problem, kind)), 500)
+
+
+def problem_details(problem: LimpetError) -> dict[str, Any]:
+    """The error as data."""
+    status = status_of(problem)
+    details: dict[str, Any] = {
+        "type": "about:blank",
+        "title": TITLES.get(status, "The request failed"),
+        "status": status,
+        "code": problem.code,
+        "detail": problem.message,
+    }
+    if problem.next_operation:
+        details["next"] = problem.next_operation
+    run_id = getattr(problem, "run_id", None)
+    if isinstance(run_id, str):
+        details["run_id"] = run_id
+    return details
+
+
+def internal_problem() -> dict[str, Any]:
+    """What is said of an error that isn't ours: nothing of what it was about. The log has it."""
+    return {
+        "type": "about:blank",
+        "title": TITLES[500],
+        "status": 500,
+        "code": "internal",
+        "detail": "an unexpected error; the server's log has it",
+    }

@@ -1,0 +1,78 @@
+"""Links to single questions: who has one can answer that question until it expires, and do nothing else.
+
+A link names its run, its question and its end, and is sealed with a key that the store keeps. So all servers of a
+store know it, also after a restart, and no list of links is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import secrets
+from typing import Any, Final, NamedTuple
+
+from limpet.graphs.names import SERVER_KEY
+from limpet.journal.store import Store
+from limpet.server.problems import HttpProblem
+
+KEY_BYTES: Final = 32
+LONGEST_LINK: Final = 4000
+"""Characters of a link, at most: a longer one isn't looked at."""
+
+
+class QuestionLink(NamedTuple):
+    """What a link allows: to answer one question of a run that was created then. `name` is whom it is for."""
+
+    run_id: str
+    created: float
+    question: str
+    expires: float
+    name: str
+
+
+def seal_link(store: Store, link: QuestionLink) -> str:
+    """The link as a text for a URL."""
+    content = _encoded(json.dumps(list(link), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return f"{content}.{_encoded(_seal(_key(store), content))}"
+
+
+def open_link(store: Store, text: str, now: float) -> QuestionLink:
+    """What a link allows. Raises `HttpProblem` for one that was never sealed here, or has expired."""
+    content, _, seal = text.partition(".")
+    wrong = HttpProblem(404, "no-such-link", "this link isn't one of this server")
+    if len(text) > LONGEST_LINK or not text.isascii():
+        raise wrong
+    if not hmac.compare_digest(_encoded(_seal(_key(store), content)), seal):
+        raise wrong
+    try:
+        link = QuestionLink(*json.loads(_decoded(content).decode("utf-8", "surrogatepass")))
+    except (ValueError, TypeError, binascii.Error) as problem:
+        raise wrong from problem
+    if link.expires < now:
+        raise HttpProblem(410, "link-expired", "this link has expired; ask for a new one")
+    return link
+
+
+def _seal(key: bytes, content: str) -> bytes:
+    return hmac.digest(key, content.encode(), hashlib.sha256)
+
+
+def _key(store: Store) -> bytes:
+    """The key that the store keeps, made by the server that needs it first."""
+    while True:
+        document = store.get_document(SERVER_KEY)
+        if document is not None:
+            return bytes.fromhex(json.loads(document.body)["key"])
+        body: Any = json.dumps({"key": secrets.token_hex(KEY_BYTES)}).encode()
+        store.put_document(SERVER_KEY, body, 0)
+
+
+def _encoded(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

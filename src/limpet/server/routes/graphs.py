@@ -1,0 +1,124 @@
+"""Routes about graphs whose code the server knows: list them, their schemas and pictures, and start runs of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.errors import UsageError, did_you_mean
+from limpet.frontends.graph_on_store import GraphOnStore
+from limpet.frontends.run_facts import run_facts
+from limpet.graphs.plan import PLANNER
+from limpet.graphs.typed_state.annotations import plain_type
+from limpet.journal.encoding.json_values import to_json_value
+from limpet.server.endpoint import (
+    INTEGER,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    ApiRequest,
+    Endpoint,
+    FileAnswer,
+    Parameter,
+)
+
+SVG: Final = "image/svg+xml"
+
+JSON_TYPES: Final = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+}
+"""The types of keys, by their names in JSON Schema."""
+
+
+def list_graphs(request: ApiRequest) -> dict[str, Any]:
+    """The graphs that the server knows."""
+    return {"graphs": [_facts(graph) for graph in request.service.graphs.values()]}
+
+
+def show(request: ApiRequest) -> dict[str, Any]:
+    """One graph: its nodes, and the keys of its state."""
+    return _facts(_graph(request))
+
+
+def picture(request: ApiRequest) -> FileAnswer:
+    """The picture of a graph, marked by how far a run has come if one is named."""
+    drawn = _graph(request).draw("svg", run_id=request.values.get("run_id"))
+    return FileAnswer(drawn.encode(), SVG)
+
+
+def start(request: ApiRequest) -> dict[str, Any]:
+    """Start a run, which workers execute. The same id and input twice are one run."""
+    values = request.values
+    handle = _graph(request).start(
+        values.get("input") or {},
+        values.get("config"),
+        run_id=values.get("run_id"),
+        tags=values.get("tags") or (),
+        priority=values.get("priority") or 0,
+        delay=values.get("delay") or 0.0,
+        deadline=values.get("deadline"),
+        queue=values.get("queue"),
+    )
+    facts: dict[str, Any] = to_json_value(run_facts(handle.info))
+    return facts
+
+
+def _graph(request: ApiRequest) -> GraphOnStore:
+    name = request.path["graph"]
+    graphs = request.service.graphs
+    if name not in graphs:
+        raise UsageError(f"the server knows no graph {name!r}{did_you_mean(name, graphs)}")
+    return graphs[name]
+
+
+def _facts(graph: GraphOnStore) -> dict[str, Any]:
+    plan = graph.compiled().plan
+    keys = {
+        key: {
+            "type": JSON_TYPES.get(plain_type(kind), "any"),
+            "secret": key in plan.secrets,
+            "has_default": key in plan.schema.defaults,
+        }
+        for key, kind in plan.schema.keys.items()
+    }
+    return {
+        "name": plan.name,
+        "fingerprint": plan.fingerprint,
+        "nodes": [name for name in plan.nodes if name != PLANNER],
+        "keys": keys,
+    }
+
+
+ENDPOINTS: Final = (
+    Endpoint("GET", "/graphs", list_graphs, "The graphs whose code the server knows", "GraphList"),
+    Endpoint(
+        "GET",
+        "/graphs/{graph}/picture",
+        picture,
+        "A graph as SVG",
+        "File",
+        query=(Parameter("run_id", TEXT, "mark how far this run has come"),),
+    ),
+    Endpoint(
+        "POST",
+        "/graphs/{graph}/runs",
+        start,
+        "Start a run; the same id and input twice are one run",
+        "Run",
+        body=(
+            Parameter("input", OBJECT, "the first values of its state"),
+            Parameter("run_id", TEXT, "its id, which makes a repeated request harmless"),
+            Parameter("config", OBJECT, "what its nodes get as config"),
+            Parameter("tags", TEXTS, "its tags"),
+            Parameter("priority", INTEGER, "workers take runs of a higher one first"),
+            Parameter("delay", TEXT, "how long to wait before it begins, such as 5m"),
+            Parameter("deadline", TEXT, "when it fails if it hasn't ended"),
+            Parameter("queue", TEXT, "the queue that it waits in"),
+        ),
+    ),
+    Endpoint("GET", "/graphs/{graph}", show, "A graph: its nodes, and the keys of its state", "Graph"),
+)

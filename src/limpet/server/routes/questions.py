@@ -1,0 +1,136 @@
+"""Routes about questions: which runs wait for a person, and links with which one question can be answered."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.durations import moment_of
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.operations.run_info import RunInfo
+from limpet.errors import UsageError
+from limpet.frontends.run_facts import run_facts
+from limpet.journal.encoding.json_values import to_json_value
+from limpet.journal.waits import Question
+from limpet.server.endpoint import (
+    ANYTHING,
+    INTEGER,
+    TEXT,
+    ApiRequest,
+    Endpoint,
+    Parameter,
+    limit_of,
+)
+from limpet.server.problems import HttpProblem
+from limpet.server.question_links import QuestionLink, open_link, seal_link
+
+MAX_WAITING: Final = 200
+LINK_LASTS: Final = "7d"
+
+
+def waiting(request: ApiRequest) -> dict[str, Any]:
+    """The runs that wait for an answer or an approval of a person."""
+    limit = limit_of(request, MAX_WAITING, 50)
+    runs = request.service.runs
+    found = [info for info in runs.list(status="paused", limit=MAX_WAITING) if waits_for_person(info)]
+    found += [info for info in runs.list(status="running", limit=MAX_WAITING) if info.questions]
+    return {"runs": [to_json_value(run_facts(info)) for info in found[:limit]], "total": len(found)}
+
+
+def waits_for_person(info: RunInfo) -> bool:
+    """Whether a run needs an answer or an approval."""
+    return bool(info.questions) or info.waits_for_approval
+
+
+def make_link(request: ApiRequest) -> dict[str, Any]:
+    """A link with which one question of a run can be answered, without the token of the server."""
+    values = request.values
+    info = request.service.runs.get(request.run_id).info
+    question = _asked(info, values.get("question"))
+    now = client_for(request.service.store).now()
+    expires = moment_of(values.get("expires") or LINK_LASTS, now, "expires")
+    link = QuestionLink(info.run_id, info.created, question.id, expires, values.get("name") or "")
+    return {"path": f"/answer/{seal_link(request.service.store, link)}", "expires": expires}
+
+
+def show(request: ApiRequest) -> dict[str, Any]:
+    """The question that a link is about."""
+    link = _link(request)
+    info = _run_of(request, link)
+    question = next((each for each in info.questions if each.id == link.question), None)
+    return {
+        "graph": info.graph,
+        "run_id": info.run_id,
+        "is_open": question is not None,
+        "expires": link.expires,
+        "question": None if question is None else to_json_value(question._asdict()),
+    }
+
+
+def answer(request: ApiRequest) -> dict[str, Any]:
+    """Answer the question that a link is about."""
+    link = _link(request)
+    info = _run_of(request, link)
+    by = request.user or link.name or "a link"
+    answers = {link.question: request.values["value"]}
+    request.service.runs.answer(info.run_id, answers=answers, by=by)
+    return {"answered": link.question, "run_id": info.run_id}
+
+
+def _asked(info: RunInfo, question_id: str | None) -> Question:
+    for question in info.questions:
+        if question_id in (None, question.id):
+            return question
+    raise UsageError(f"run {info.run_id!r} doesn't ask {question_id or 'anything'}")
+
+
+def _link(request: ApiRequest) -> QuestionLink:
+    now = client_for(request.service.store).now()
+    return open_link(request.service.store, request.path["link"], now)
+
+
+def _run_of(request: ApiRequest, link: QuestionLink) -> RunInfo:
+    info = request.service.runs.get(link.run_id).info
+    if info.created != link.created:
+        raise HttpProblem(404, "no-such-link", "the run of this link is no longer there")
+    return info
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/questions",
+        waiting,
+        "The runs that wait for a person",
+        "WaitingRuns",
+        query=(Parameter("limit", INTEGER, f"at most {MAX_WAITING}"),),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/{run_id}/link",
+        make_link,
+        "Make a link with which one question can be answered, without the token",
+        "Link",
+        body=(
+            Parameter("question", TEXT, "the id of the question; the first open one, if it is left out"),
+            Parameter("expires", TEXT, f"when it ends: a time, or how long from now ({LINK_LASTS})"),
+            Parameter("name", TEXT, "whom it is for: that is who will have answered"),
+        ),
+    ),
+    Endpoint(
+        "GET",
+        "/questions/{link}",
+        show,
+        "The question that a link is about",
+        "LinkedQuestion",
+        is_public=True,
+    ),
+    Endpoint(
+        "POST",
+        "/questions/{link}/answer",
+        answer,
+        "Answer the question that a link is about",
+        "Answered",
+        body=(Parameter("value", ANYTHING, "the answer", True),),
+        is_public=True,
+    ),
+)

@@ -1,0 +1,258 @@
+"""Routes about many runs: list and count them, and do something with all that match."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.node_context.questions import NOT_GIVEN
+from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chosen_runs
+from limpet.engine.operations.run_info import LISTED_STATUSES, RunInfo
+from limpet.frontends.run_facts import run_facts
+from limpet.journal.encoding.json_values import to_json_value
+from limpet.journal.store import DAMAGED, ENDED
+from limpet.server.endpoint import (
+    ANYTHING,
+    FLAG,
+    INTEGER,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    ApiRequest,
+    Endpoint,
+    Parameter,
+    limit_of,
+)
+
+MAX_PAGE: Final = 500
+"""Runs in one page, at most."""
+
+DEFAULT_PAGE: Final = 50
+
+COUNTED: Final = 1000
+"""Runs of a status that are counted: of more, it is only said that there are more."""
+
+FILTERS: Final = (
+    Parameter("status", TEXTS, "the run has one of these statuses, stored or shown ones"),
+    Parameter("graph", TEXT, "the name of its graph"),
+    Parameter("tag", TEXTS, "it has all of these tags"),
+    Parameter("since", TEXT, "it last changed then or later: a time, or how long ago, such as 2h"),
+    Parameter("before", TEXT, "it last changed earlier"),
+    Parameter("created_since", TEXT, "it was created then or later"),
+    Parameter("created_before", TEXT, "it was created earlier"),
+    Parameter("error", TEXT, "the type of its last error"),
+    Parameter("node", TEXT, "the node where it is"),
+    Parameter("parent", TEXT, "the run that started it"),
+    Parameter("queue", TEXT, "its queue"),
+    Parameter("unserved", FLAG, "it is due, and no live worker can continue it"),
+    Parameter("text", TEXT, "a text in its last error"),
+)
+
+_CHOICE: Final = (
+    Parameter("run_ids", TEXTS, "the runs, by id; else those that match the filters"),
+    Parameter("all_runs", FLAG, "all runs are meant, without a filter"),
+    Parameter("limit", INTEGER, "how many are dealt with at most"),
+    Parameter("dry_run", FLAG, "change nothing, and say what would be changed"),
+    *FILTERS,
+)
+
+
+def list_runs(request: ApiRequest) -> dict[str, Any]:
+    """A page of the runs that match, newest first."""
+    values = dict(request.values)
+    limit = limit_of(request, MAX_PAGE, DEFAULT_PAGE)
+    values.pop("limit", None)
+    found = request.service.runs.list(limit=limit, **values)
+    return {
+        "runs": [to_json_value(run_facts(info)) for info in found],
+        "next": found.next,
+        "searched": found.searched,
+    }
+
+
+def counts(request: ApiRequest) -> dict[str, Any]:
+    """How many runs have each status, as people see it: up to `COUNTED` of each that is stored."""
+    found: dict[str, int] = {}
+    has_more: list[str] = []
+    for status in LISTED_STATUSES:
+        if status == DAMAGED:
+            continue
+        page = request.service.runs.list(status=status, limit=COUNTED, graph=request.values.get("graph"))
+        for shown, count in Counter(info.shown_status for info in page).items():
+            found[shown] = found.get(shown, 0) + count
+            if page.next is not None:
+                has_more.append(shown)
+    return {"counts": found, "more": sorted(set(has_more))}
+
+
+def retry(request: ApiRequest) -> dict[str, Any]:
+    """Hand runs back to the workers."""
+    return _outcomes(request.service.runs.retry(**_chosen(request)))
+
+
+def cancel(request: ApiRequest) -> dict[str, Any]:
+    """Cancel runs."""
+    return _outcomes(request.service.runs.cancel(**_chosen(request)))
+
+
+def delete(request: ApiRequest) -> dict[str, Any]:
+    """Delete runs."""
+    return _outcomes(request.service.runs.delete(**_chosen(request)))
+
+
+def answer(request: ApiRequest) -> dict[str, Any]:
+    """Give the same answer to runs that each ask one question, or approve them."""
+    runs = request.service.runs
+    value = request.values.get("value", NOT_GIVEN)
+
+    def unfit(info: RunInfo) -> str:
+        return (
+            ""
+            if info.questions or info.waits_for_approval
+            else f"it is {info.shown_status}, and asks nothing"
+        )
+
+    return _change(
+        request, Change("answer", lambda run: runs.answer(run, value, by=request.user or None), unfit)
+    )
+
+
+def send(request: ApiRequest) -> dict[str, Any]:
+    """Send the same message to runs."""
+    runs = request.service.runs
+    values = request.values
+
+    def do(run_id: str) -> str:
+        is_new = runs.send(run_id, values["name"], values["value"], key=values.get("key"))
+        return "" if is_new else "it has a message with this key"
+
+    return _change(request, Change("send", do, _unfit_if_ended))
+
+
+def fork(request: ApiRequest) -> dict[str, Any]:
+    """Fork runs where they are, with the same edits; `created` has the new runs by the old."""
+    runs = request.service.runs
+    created: dict[str, str] = {}
+
+    def do(run_id: str) -> str:
+        created[run_id] = runs.fork(run_id, None, request.values.get("update"))
+        if request.values.get("begin"):
+            runs.retry(created[run_id])
+        return ""
+
+    return {**_change(request, Change("fork", do, lambda info: "")), "created": created}
+
+
+def rollback(request: ApiRequest) -> dict[str, Any]:
+    """Set runs back to where they were after the same step."""
+    runs = request.service.runs
+
+    def do(run_id: str) -> str:
+        runs.rollback(run_id, request.values["step"])
+        return ""
+
+    return _change(request, Change("rollback", do, lambda info: ""))
+
+
+def _unfit_if_ended(info: RunInfo) -> str:
+    return f"it is {info.shown_status}" if info.status in ENDED else ""
+
+
+def _change(request: ApiRequest, change: Change) -> dict[str, Any]:
+    """Do something with the runs of a request, each with an outcome of its own."""
+    values = _chosen(request)
+    client = client_for(request.service.store)
+    filters = {each.name: values[each.name] for each in FILTERS if each.name in values}
+    chosen = chosen_runs(
+        client, values.get("run_id"), filters, bool(values.get("all_runs")), values.get("limit"), change.name
+    )
+    return _outcomes(change_chosen(client, change, chosen, None, bool(values.get("dry_run")), None))
+
+
+def _chosen(request: ApiRequest) -> dict[str, Any]:
+    values = {name: value for name, value in request.values.items() if value is not None}
+    run_ids = values.pop("run_ids", None)
+    if run_ids is not None:
+        values["run_id"] = run_ids
+    return values
+
+
+def _outcomes(outcomes: Outcomes) -> dict[str, Any]:
+    return {
+        "done": outcomes.done,
+        "planned": outcomes.planned,
+        "skipped": outcomes.skipped,
+        "failed": outcomes.failed,
+        "runs": [
+            {name: value for name, value in each._asdict().items() if name != "error"} for each in outcomes
+        ],
+    }
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs",
+        list_runs,
+        "The runs that match, newest first",
+        "RunPage",
+        query=(
+            *FILTERS,
+            Parameter("after", TEXT, "`next` of the page before"),
+            Parameter("limit", INTEGER, f"runs in the page, at most {MAX_PAGE}"),
+        ),
+    ),
+    Endpoint(
+        "GET",
+        "/counts",
+        counts,
+        "How many runs have each status",
+        "Counts",
+        query=(Parameter("graph", TEXT, "only runs of this graph"),),
+    ),
+    Endpoint("POST", "/runs/retry", retry, "Hand many runs back to the workers", "Outcomes", body=_CHOICE),
+    Endpoint("POST", "/runs/cancel", cancel, "Cancel many runs", "Outcomes", body=_CHOICE),
+    Endpoint("POST", "/runs/delete", delete, "Delete many runs", "Outcomes", body=_CHOICE),
+    Endpoint(
+        "POST",
+        "/runs/answer",
+        answer,
+        "Give many runs the same answer; without a value, approve them",
+        "Outcomes",
+        body=(Parameter("value", ANYTHING, "the answer"), *_CHOICE),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/send",
+        send,
+        "Send many runs the same message",
+        "Outcomes",
+        body=(
+            Parameter("name", TEXT, "the name that a node receives", True),
+            Parameter("value", ANYTHING, "what is sent", True),
+            Parameter("key", TEXT, "of several messages with this key, the first counts"),
+            *_CHOICE,
+        ),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/fork",
+        fork,
+        "Fork many runs where they are; `created` has the new ones",
+        "Outcomes",
+        body=(
+            Parameter("update", OBJECT, "values that are merged into their states"),
+            Parameter("begin", FLAG, "hand the new runs to the workers at once"),
+            *_CHOICE,
+        ),
+    ),
+    Endpoint(
+        "POST",
+        "/runs/rollback",
+        rollback,
+        "Set many runs back to where they were after a step",
+        "Outcomes",
+        body=(Parameter("step", INTEGER, "the step", True), *_CHOICE),
+    ),
+)

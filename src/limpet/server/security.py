@@ -1,0 +1,121 @@
+"""Who may ask: the token, the names under which the server is reached, and the origins that requests come from.
+
+A page of another site can have a browser send requests to a server on this machine. So a request needs the token, in
+a header or in a cookie that other sites' requests don't carry; it must name a host that the server is meant to be
+reached under (a name that was rebound to this machine isn't one); and a page that makes it must be of this server.
+"""
+
+from __future__ import annotations
+
+import hmac
+import inspect
+import ipaddress
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, NamedTuple
+
+from limpet.server.problems import HttpProblem
+
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+"""The names under which a server on this machine is reached."""
+
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""What every answer has: a browser runs nothing that isn't a file of the server, and no page embeds it."""
+
+SAFE_METHODS: Final = ("GET", "HEAD")
+
+Allowed = bool | str | None
+"""Whether a request is allowed; if so, it may be the name of who makes it."""
+
+Authenticate = Callable[[Mapping[str, str]], Allowed | Awaitable[Allowed]]
+"""A host's own check of a request: it gets the headers, by their names in small letters."""
+
+WILDCARDS: Final = ("0.0.0.0", "[::]")
+"""Hosts that stand for all addresses of a machine. A name can be rebound, and an address can't."""
+
+
+class Guard(NamedTuple):
+    """What a request has to have. `hosts` is None where any name will do, as the host application checks it."""
+
+    token: str | None
+    authenticate: Authenticate | None = None
+    hosts: Collection[str] | None = LOOPBACK
+
+    def check_host(self, headers: Mapping[str, str]) -> None:
+        """Raise for a request under a name that the server isn't meant to be reached under."""
+        if self.hosts is None:
+            return
+        host = headers.get("host", "")
+        name, _ = split_host(host)
+        takes_addresses = any(each in self.hosts for each in WILDCARDS)
+        if name.lower() not in self.hosts and not (takes_addresses and is_address(name)):
+            raise HttpProblem(
+                421, "wrong-host", f"the server isn't reached as {host!r}; allow it with --host or hosts=[…]"
+            )
+
+    def check_origin(self, method: str, headers: Mapping[str, str]) -> None:
+        """Raise for a request that a page of another site has made."""
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != headers.get("host", ""):
+            raise HttpProblem(403, "other-origin", f"a page of {origin!r} may not use this server")
+        site = headers.get("sec-fetch-site", "none")
+        if method not in SAFE_METHODS and site not in ("none", "same-origin"):
+            raise HttpProblem(403, "other-origin", "a page of another site may not use this server")
+
+    def has_token(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> bool:
+        """Whether a request has the token, in a header or in the cookie."""
+        if self.token is None:
+            return False
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return same(given.strip(), self.token)
+        return same(cookies.get(cookie_name(headers), ""), self.token)
+
+    async def user_of(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
+        """Who makes a request: a name, or an empty one; None if it isn't allowed."""
+        if self.has_token(headers, cookies):
+            return ""
+        if self.authenticate is None:
+            return None
+        allowed = self.authenticate(headers)
+        if inspect.isawaitable(allowed):
+            allowed = await allowed
+        if isinstance(allowed, str) and allowed:
+            return allowed
+        return "" if allowed is True else None
+
+
+def cookie_name(headers: Mapping[str, str]) -> str:
+    """The name of the cookie with the token. Servers on other ports of a host share its cookies."""
+    _, port = split_host(headers.get("host", ""))
+    return f"limpet_token_{port or 'default'}"
+
+
+def split_host(host: str) -> tuple[str, str]:
+    """The name and the port of a `Host` header."""
+    name, _, port = host.rpartition(":")
+    if name and port.isdecimal():
+        return name, port
+    return host, ""
+
+
+def is_address(name: str) -> bool:
+    """Whether a host is an address, not a name."""
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+def same(given: str, expected: str) -> bool:
+    """Whether two texts are the same, in a time that doesn't tell where they differ."""
+    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
