@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Command
+from support.waiting import until
 
 pty = pytest.importorskip("pty", reason="there are no pseudo terminals")
 termios = pytest.importorskip("termios", reason="there are no pseudo terminals")
@@ -121,3 +122,24 @@ def test_a_paused_run_is_left_by_the_end_of_input(stored: Path, runs: Command) -
     terminal.read_until(None)
     assert terminal.close() == 3
     assert runs("runs", "show", "r", "--json").data["status"] == "paused"
+
+
+def test_a_browser_opens_at_the_page_of_an_exported_run(
+    runs: Command, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H20: with the URL that the terminal shows; Ctrl-C stops the server."""
+    pytest.importorskip("uvicorn", reason="the extra server isn't installed")
+    runs("runs", "export", "waits", "waits.run")
+    browser = here / "browser"
+    browser.write_text('#!/bin/sh\necho "$1" > opened.part && mv opened.part opened\n')
+    browser.chmod(0o755)
+    monkeypatch.setenv("BROWSER", str(browser))
+    terminal = Terminal(here, 200, "serve", "waits.run", "--port", "0")
+    shown = terminal.read_until("stops it")
+    url = re.findall(r"http://127.0.0.1:\d+/runs/waits\?token=\S+", shown)
+    assert len(url) == 1
+    until((here / "opened").exists)
+    assert (here / "opened").read_text().split() == url
+    terminal.type("\x03")
+    assert terminal.read_until(None).endswith("stopped\n")
+    assert terminal.close() == 0

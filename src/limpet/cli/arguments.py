@@ -24,7 +24,7 @@ from limpet.cli.noun_arguments import (
     add_schedule_verbs,
     add_store_verbs,
 )
-from limpet.cli.values import at_least_one, per_graph, queue_list
+from limpet.cli.values import at_least_one, per_graph, port_number, queue_list
 from limpet.defaults import (
     LEASE,
     MAX_CRASHES,
@@ -48,6 +48,7 @@ examples:
   limpet runs list --status failed    which runs need attention
   limpet runs show RUN                what a run needs, and the command for it
   limpet answer RUN yes               answer what a paused run asks
+  limpet serve --graph app.py:graph   look at runs in a browser
   limpet graph draw flow.yaml         a picture of a graph
 
 The first characters of a run's id are enough, if no other id begins with them.
@@ -263,11 +264,15 @@ def _add_other_commands(commands: Verbs) -> None:
     add_verb(
         commands, "workers", "workers:list_workers", "the workers of the store, and runs without a worker"
     )
+    _add_serve(commands)
     demo = add_verb(
         commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )
     demo.add_argument("--dir", metavar="DIR", help="where to put it (default: a new directory)")
     demo.add_argument("--fast", action="store_true", help="without pauses to read")
+    demo.add_argument(
+        "--serve", action="store_true", help="then show the run in a browser, as limpet serve does"
+    )
     completion = add_verb(
         commands, "completion", "completion:show", "a script that completes commands for your shell"
     )
@@ -311,6 +316,29 @@ def _add_worker(commands: Verbs) -> None:
         help="have this observer watch all its runs, such as log; repeatable",
     )
     worker.add_argument("--once", action="store_true", help="resume everything that is ready, then exit")
+
+
+def _add_serve(commands: Verbs) -> None:
+    serve = add_verb(
+        commands, "serve", "serve:serve", "look at runs in a browser, answer, retry and fork them"
+    )
+    exported = "a run that limpet runs export wrote: shown as it is, without a store"
+    serve.add_argument("file", nargs="?", metavar="FILE", help=exported)
+    serve.add_argument(
+        "--worker", action="store_true", help="execute the runs of the graphs as well, as limpet worker does"
+    )
+    hosts = "where it listens (127.0.0.1); for others than this machine, with a token that you choose"
+    serve.add_argument("--host", default="127.0.0.1", metavar="HOST", help=hosts)
+    ports = "0 for any that is free (8765; if that is taken, any)"
+    serve.add_argument("--port", type=port_number, metavar="PORT", help=ports)
+    tokens = (
+        "what requests must have; better set LIMPET_TOKEN, which other users can't see (default: a new one)"
+    )
+    serve.add_argument("--token", metavar="TOKEN", help=tokens)
+    names = "another name that the server is reached under, as behind a proxy; repeatable"
+    serve.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=names)
+    serve.add_argument("--read-only", action="store_true", help="nothing can be changed")
+    serve.add_argument("--no-browser", action="store_true", help="only print the URL")
 
 
 def _add_seconds(parser: ArgumentParser, option: str, default: float, about: str) -> None:

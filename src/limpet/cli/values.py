@@ -13,6 +13,8 @@ UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 FAR_AWAY = 60 * 86400.0
 """Seconds from which on a time is shown by its date."""
 
+LARGEST_PORT = 65535
+
 MAX_DISTANCE = 1e10
 """Seconds from which on a time may have no date."""
 
@@ -76,3 +78,10 @@ def at_least_one(text: str) -> int:
     if number < 1:
         raise ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
     return number
+
+
+def port_number(text: str) -> int:
+    """A port to listen on; 0 stands for any that is free. Raises `ArgumentTypeError`."""
+    if not (text.isdecimal() and text.isascii() and len(text) <= 5 and int(text) <= LARGEST_PORT):
+        raise ArgumentTypeError(f"takes a number from 0 to {LARGEST_PORT}, not {text!r}")
+    return int(text)

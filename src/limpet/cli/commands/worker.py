@@ -48,9 +48,7 @@ def work(args: Namespace, output: Output) -> int:
         raise UsageError(f"no graph named: pass GRAPH or --graph, {NAME_GRAPHS_FOR_ALL_COMMANDS}")
     store = find_store(args, graphs[0])
     put_declared(graphs, store, output.say)
-    handler = logging.StreamHandler()
-    handler.setFormatter(printable_log("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    log_warnings()
     if args.observer:
         # The observer `log` writes there.
         logging.getLogger("limpet.run").setLevel(logging.INFO)
@@ -73,7 +71,7 @@ def work(args: Namespace, output: Output) -> int:
         except KeyboardInterrupt:
             had_runs = bool(supervisor.running)
             supervisor.stop(0)  # releases its runs: this isn't a crash of theirs
-            _say(time(), _stopped(had_runs), output)
+            _say(time(), stopped_text(had_runs), output)
             return INTERRUPTED
         if output.json:
             output.result({"runs": resumed})
@@ -83,26 +81,37 @@ def work(args: Namespace, output: Output) -> int:
     names = ", ".join(graph.name for graph in graphs)
     if args.queues is not None:
         names += f" in {', '.join(dict.fromkeys(args.queues))}"
-    signals = "Ctrl-C or SIGTERM"
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
-        signals = "SIGTERM"
-
+    signals = signal_names()
     interrupted: list[str] = []
 
     def stopping() -> None:
         interrupted.extend(supervisor.running)
-        _say(time(), _stopping(interrupted, args.grace, signals), output)
+        _say(time(), stopping_text(interrupted, args.grace, signals), output)
 
     # Only once it is true: before that, SIGTERM would kill the process.
     supervisor.run(
         on_ready=lambda: _say(time(), f"working on {store}: {names}. {signals} stops it", output),
         on_stop=stopping,
     )
-    _say(time(), _stopped(bool(interrupted)), output)
+    _say(time(), stopped_text(bool(interrupted)), output)
     return OK
 
 
-def _stopping(running: list[str], grace: float, signals: str) -> str:
+def log_warnings() -> None:
+    """Show warnings of the library on standard error, each with its time."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(printable_log("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+
+
+def signal_names() -> str:
+    """The signals that stop a process, as people know them."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has it ignored in the background
+        return "SIGTERM"
+    return "Ctrl-C or SIGTERM"
+
+
+def stopping_text(running: list[str], grace: float, signals: str) -> str:
     """What a worker says when it is to stop."""
     if not running:
         return "stopping"
@@ -111,7 +120,7 @@ def _stopping(running: list[str], grace: float, signals: str) -> str:
     return f"{waiting}. {signals} again leaves at once"
 
 
-def _stopped(had_runs: bool) -> str:
+def stopped_text(had_runs: bool) -> str:
     """What a worker says when it has stopped."""
     if not had_runs:
         return "stopped"
