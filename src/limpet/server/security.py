@@ -77,7 +77,7 @@ class Guard(NamedTuple):
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return same(given.strip(), self.token)
-        return same(cookies.get(cookie_name(headers), ""), self.token)
+        return same(cookies.get(cookie_name(headers), ""), session_value(self.token))
 
     async def user_of(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
         """Who makes a request: a name, or an empty one; None if it isn't allowed."""
@@ -97,6 +97,11 @@ def cookie_name(headers: Mapping[str, str]) -> str:
     """The name of the cookie with the token. Servers on other ports of a host share its cookies."""
     _, port = split_host(headers.get("host", ""))
     return f"limpet_token_{port or 'default'}"
+
+
+def session_value(token: str) -> str:
+    """What the cookie of a browser that gave the token has: not the token itself, which may be used elsewhere."""
+    return hmac.digest(token.encode(), b"limpet session", "sha256").hex()
 
 
 def split_host(host: str) -> tuple[str, str]:
