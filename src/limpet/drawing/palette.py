@@ -144,3 +144,43 @@ STYLE: Final = (
     + "}"
 )
 """The style sheet of an SVG picture."""
+
+ACCENTS: Final[Mapping[str, tuple[str, str]]] = {
+    "accent": ("#176f70", "#63c7bf"),
+    "on-accent": ("#ffffff", "#0c2021"),
+    "accent-fill": ("#e6f3f2", "#15302f"),
+    "shade": ("#f5f7fa", "#1b2027"),
+    "shade-strong": ("#e9edf2", "#262d36"),
+}
+"""More colours of the web page, for light and for dark: links and buttons, and what is selected or pointed at."""
+
+
+def page_style() -> str:
+    """The colours as variables of a style sheet, and the rules of pictures by them: for the web page.
+
+    The attribute `data-theme` of its root is `light` or `dark`, or isn't there, so that the reader's system decides.
+    """
+    light = _variables(LIGHT_PAGE, LIGHT_MARKS, 0)
+    dark = _variables(DARK_PAGE, DARK_MARKS, 1)
+    page = PageColours(*(f"var(--{_css_name(name)})" for name in PageColours._fields))
+    marks = {
+        kind: MarkColours(*(f"var(--{kind}-{name})" for name in MarkColours._fields)) for kind in LIGHT_MARKS
+    }
+    return (
+        f":root{{color-scheme:light;{light}}}"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
+        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}"
+        f"{SHAPE_RULES}{page_rules(page)}{mark_rules(marks)}"
+    )
+
+
+def _variables(page: PageColours, marks: Mapping[str, MarkColours], accent: int) -> str:
+    values = {_css_name(name): value for name, value in page._asdict().items()}
+    for kind, colours in marks.items():
+        values |= {f"{kind}-{name}": value for name, value in colours._asdict().items()}
+    values |= {name: pair[accent] for name, pair in ACCENTS.items()}
+    return "".join(f"--{name}:{value};" for name, value in values.items())
+
+
+def _css_name(name: str) -> str:
+    return name.replace("_", "-")

@@ -29,6 +29,7 @@ from limpet.server.event_stream import event_stream
 from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from limpet.server.metrics import Metrics
 from limpet.server.openapi import openapi
+from limpet.server.page_routes import page_routes
 from limpet.server.problems import MEDIA_TYPE, HttpProblem, internal_problem, problem_details
 from limpet.server.routes import graphs as graph_routes
 from limpet.server.routes import questions as question_routes
@@ -93,7 +94,7 @@ def app(
     hosts: Collection[str] | None = LOOPBACK,
     read_only: bool = False,
 ) -> Starlette:
-    """The HTTP API over the runs in a store, as an ASGI application that can be mounted under any path.
+    """The HTTP API and the page over the runs in a store, as an ASGI application to be mounted under any path.
 
     `store` is whatever `open_store` takes. `graphs` are those whose runs can be started, forked and drawn. Requests
     need the `token`, as `Authorization: Bearer …`; or `authenticate`, which gets the headers of a request and says
@@ -107,12 +108,14 @@ def app(
     known = [GraphOnStore(graph, opened) for graph in graphs]
     by_name = {each.name: each for each in known}
     service = Service(opened, Runs(opened, known), Schedules(opened), by_name, Timelines(opened), read_only)
-    answering = _Answering(service, Guard(token or None, authenticate, hosts))
+    guard = Guard(token or None, authenticate, hosts)
+    answering = _Answering(service, guard)
     routes = [
         Route("/healthz", answering.health, methods=["GET"]),
         Route("/metrics", answering.metrics, methods=["GET"]),
         Route(f"{PREFIX}/openapi.json", answering.document, methods=["GET"]),
         *(Route(PREFIX + each.path, answering.endpoint(each), methods=[each.method]) for each in ENDPOINTS),
+        *page_routes(guard, answering.reporting),
     ]
     middleware = [Middleware(_EncodedPath)]
     return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_route})
@@ -149,21 +152,21 @@ class _Answering:
             checked = await self._read(endpoint, request)
             return _response(await run_in_threadpool(endpoint.answer, checked._replace(user=user)))
 
-        return self._reporting(answer)
+        return self.reporting(answer)
 
     async def health(self, request: Request) -> Response:
         """Whether the store answers. It needs no token, and tells nothing else."""
-        return await self._reporting(self._health)(request)
+        return await self.reporting(self._health)(request)
 
     async def metrics(self, request: Request) -> Response:
         """Numbers for Prometheus."""
-        return await self._reporting(self._show_metrics)(request)
+        return await self.reporting(self._show_metrics)(request)
 
     async def document(self, request: Request) -> Response:
         """The OpenAPI document."""
-        return await self._reporting(self._show_document)(request)
+        return await self.reporting(self._show_document)(request)
 
-    def _reporting(self, answer: Handler) -> Handler:
+    def reporting(self, answer: Handler) -> Handler:
         """The same, with errors reported as problem details, and counted."""
 
         async def reporting(request: Request) -> Response:

@@ -1,0 +1,118 @@
+/**
+ * Elements as plain data, and `render`, which changes the document as little as it can to show them.
+ *
+ * Texts are only ever set as text, so no value can become an element. A child with a `key` keeps its element when it
+ * moves, so that focus and scroll positions stay.
+ */
+
+const SVG = "http://www.w3.org/2000/svg";
+const PROPERTIES = new Set(["value", "checked", "disabled", "selected", "indeterminate", "open"]);
+const REFUSED = /^(innerhtml|outerhtml|srcdoc|style)$/i;
+const PLACES = /^(href|src|action|formaction|xlink:href)$/i;
+
+/** An element with its properties and children; a function as `tag` is called with them instead. */
+export function h(tag, props, ...children) {
+  const given = props ?? {};
+  if (typeof tag === "function") return tag(given, children);
+  return { tag, key: given.key, props: given, children: nodesOf(children), el: null };
+}
+
+/** Show a node as the only content of an element. */
+export function render(container, node) {
+  container.shown = patchChildren(container, container.shown ?? [], nodesOf([node]), false);
+}
+
+function nodesOf(children) {
+  const nodes = [];
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false || child === true) continue;
+    if (typeof child === "object" && "tag" in child) nodes.push(child);
+    else nodes.push({ tag: "#text", key: undefined, text: String(child), el: null });
+  }
+  return nodes;
+}
+
+function patchChildren(parent, old, next, isSvg) {
+  const keyed = new Map();
+  const others = [];
+  for (const node of old) {
+    if (node.key === undefined) others.push(node);
+    else keyed.set(node.key, node);
+  }
+  for (const node of next) {
+    const match = takeMatch(node, keyed, others);
+    if (match) update(match, node, isSvg);
+    else create(node, isSvg);
+  }
+  for (const node of [...keyed.values(), ...others]) node.el.remove();
+  let place = parent.firstChild;
+  for (const node of next) {
+    if (node.el === place) place = place.nextSibling;
+    else parent.insertBefore(node.el, place);
+    node.props?.onshow?.(node.el);
+  }
+  return next;
+}
+
+/** The node that was shown before in place of this one, taken out of those that are left. */
+function takeMatch(node, keyed, others) {
+  if (node.key !== undefined) {
+    const match = keyed.get(node.key);
+    if (!match || match.tag !== node.tag) return null;
+    keyed.delete(node.key);
+    return match;
+  }
+  const index = others.findIndex((each) => each.tag === node.tag);
+  return index < 0 ? null : others.splice(index, 1)[0];
+}
+
+function create(node, isSvg) {
+  if (node.tag === "#text") {
+    node.el = document.createTextNode(node.text);
+    return;
+  }
+  const inSvg = isSvg || node.tag === "svg";
+  node.el = inSvg ? document.createElementNS(SVG, node.tag) : document.createElement(node.tag);
+  const { value, ...first } = node.props;
+  for (const [name, each] of Object.entries(first)) setProperty(node.el, name, each);
+  patchChildren(node.el, [], node.children, inSvg);
+  if (value !== undefined) setProperty(node.el, "value", value); // a select needs its options first
+}
+
+function update(old, node, isSvg) {
+  node.el = old.el;
+  if (node.tag === "#text") {
+    if (old.text !== node.text) node.el.data = node.text;
+    return;
+  }
+  for (const name of Object.keys(old.props)) {
+    if (!(name in node.props)) setProperty(node.el, name, null);
+  }
+  patchChildren(node.el, old.children, node.children, isSvg || node.tag === "svg");
+  for (const [name, value] of Object.entries(node.props)) {
+    if (old.props[name] !== value || PROPERTIES.has(name)) setProperty(node.el, name, value);
+  }
+}
+
+function setProperty(el, name, value) {
+  if (name === "key" || name === "onshow") return;
+  if (name.startsWith("on")) {
+    el[name] = value;
+  } else if (name === "css") {
+    for (const [property, each] of Object.entries(value ?? {})) el.style.setProperty(property, each);
+  } else if (PROPERTIES.has(name)) {
+    const wanted = value ?? (name === "value" ? "" : false);
+    if (el[name] !== wanted) el[name] = wanted;
+  } else if (REFUSED.test(name) || (PLACES.test(name) && !isOwnPlace(value))) {
+    throw new Error(`${name} can't be set here`);
+  } else if (value === null || value === undefined || value === false) {
+    el.removeAttribute(name);
+  } else {
+    el.setAttribute(name, value === true ? "" : String(value));
+  }
+}
+
+/** Whether an address is on this server, or data that this page has made. */
+function isOwnPlace(value) {
+  return value === null || value === undefined || /^(\/(?!\/)|#|\?|blob:|data:image\/)/.test(value);
+}

@@ -1,0 +1,123 @@
+/** The command line and the Python of what this page does. */
+
+import { textOf } from "../core/exact_json.js";
+
+/** A word as a shell takes it. */
+function word(text) {
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
+}
+
+/** A value as Python writes it. */
+export function pythonValue(value) {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "string") return pythonText(value);
+  if (Array.isArray(value)) return `[${value.map(pythonValue).join(", ")}]`;
+  if (typeof value !== "object") return String(value);
+  const pairs = Object.entries(value).map(([name, each]) => `${pythonText(name)}: ${pythonValue(each)}`);
+  return `{${pairs.join(", ")}}`;
+}
+
+function pythonText(text) {
+  return JSON.stringify(text); // what it escapes, Python escapes in the same way
+}
+
+const RUNS = 'from limpet import Runs\n\nruns = Runs(STORE)  # such as "sqlite:///runs.db"\n';
+
+function python(line) {
+  return `${RUNS}${line}`;
+}
+
+function sets(update) {
+  return Object.entries(update).map(([key, value]) => ` --set ${word(`${key}=${textOf(value)}`)}`).join("");
+}
+
+/** To hand a run back to the workers. */
+export function retryCode(id) {
+  return { cli: `limpet runs retry ${word(id)}`, python: python(`runs.retry(${pythonText(id)})`) };
+}
+
+/** To stop a run. */
+export function cancelCode(id) {
+  return { cli: `limpet runs cancel ${word(id)}`, python: python(`runs.cancel(${pythonText(id)})`) };
+}
+
+/** To delete a run. */
+export function deleteCode(id) {
+  return { cli: `limpet runs delete ${word(id)}`, python: python(`runs.delete(${pythonText(id)})`) };
+}
+
+/** To answer a question, or to approve a run if there is none. */
+export function answerCode(id, question = null) {
+  const given = question ? `${pythonText(question.id)}: …` : "";
+  return {
+    cli: `limpet answer ${word(id)}${question ? ` ${word(question.id)} VALUE` : ""} --detach`,
+    python: python(question ? `runs.answer(${pythonText(id)}, answers={${given}})` : `runs.answer(${pythonText(id)})`),
+  };
+}
+
+/** To send a message. */
+export function sendCode(id, name, value) {
+  return {
+    cli: `limpet runs send ${word(id)} ${word(name)} ${word(textOf(value))}`,
+    python: python(`runs.send(${pythonText(id)}, ${pythonText(name)}, ${pythonValue(value)})`),
+  };
+}
+
+/** To fork a run after a step, with edits. */
+export function forkCode(id, step, update, newId) {
+  const changed = Object.keys(update).length > 0;
+  const named = newId ? `, new_run_id=${pythonText(newId)}` : "";
+  const edits = changed ? `, ${pythonValue(update)}` : "";
+  return {
+    cli: `limpet runs fork ${word(id)} --step ${step}${sets(update)}${newId ? ` --id ${word(newId)}` : ""} --graph MODULE:GRAPH`,
+    python: `from limpet import Runs\n\nruns = Runs(STORE, graphs=[graph])\nnew_id = runs.fork(${pythonText(id)}, ${step}${edits}${named})\nruns.retry(new_id)  # hands it to the workers`,
+  };
+}
+
+/** To set a run back. */
+export function rollbackCode(id, step) {
+  return {
+    cli: `limpet runs rollback ${word(id)} ${step} --graph MODULE:GRAPH`,
+    python: `from limpet import Runs\n\nRuns(STORE, graphs=[graph]).rollback(${pythonText(id)}, ${step})`,
+  };
+}
+
+/** To look at the state of a run. */
+export function stateCode(id, step) {
+  return {
+    cli: `limpet runs state ${word(id)}${step === null ? "" : ` --step ${step}`}`,
+    python: python(`runs.state(${pythonText(id)}${step === null ? "" : `, ${step}`})`),
+  };
+}
+
+/** To start a run. */
+export function startCode(graph, input, id) {
+  const inputs = Object.entries(input).map(([key, value]) => ` -i ${word(`${key}=${textOf(value)}`)}`).join("");
+  return {
+    cli: `limpet run MODULE:GRAPH${inputs}${id ? ` --id ${word(id)}` : ""} --detach`,
+    python: `graph.start(${pythonValue(input)}${id ? `, run_id=${pythonText(id)}` : ""})  # graph is ${pythonText(graph)}`,
+  };
+}
+
+/** Filters whose options have other names. */
+const OPTIONS = { graph: "of" };
+
+/** To do something with all runs that match. */
+export function bulkCode(verb, filters, ids) {
+  if (ids) {
+    return {
+      cli: `limpet runs ${verb} ${ids.map(word).join(" ")}`,
+      python: python(`runs.${verb}(${pythonValue(ids)})`),
+    };
+  }
+  const options = Object.entries(filters).flatMap(([name, value]) =>
+    [value].flat().map((each) => (each === true ? ` --${name}` : ` --${OPTIONS[name] ?? name.replaceAll("_", "-")} ${word(String(each))}`)),
+  );
+  const named = Object.entries(filters).map(([name, value]) => `${name}=${pythonValue(value)}`);
+  const all = named.length ? named.join(", ") : "all_runs=True";
+  return {
+    cli: `limpet runs ${verb}${options.join("") || " --all"}`,
+    python: python(`runs.${verb}(${all})`),
+  };
+}

@@ -1,0 +1,311 @@
+/** Fields made from a JSON Schema: text, number, yes or no, one of, several of, and JSON for everything else. */
+
+import { h } from "../core/dom.js";
+import { parseExact, textOf } from "../core/exact_json.js";
+import { refresh } from "../core/screen.js";
+import { shortForm } from "./state_tree.js";
+
+const FEW = 6;
+const MAX_DEPTH = 3;
+let lastId = 0;
+
+/** What stands for a field that was left empty. */
+export const EMPTY = Symbol("empty");
+
+/** A field for a schema. It has `view()`, and `read()`, which gives the value or throws an `Error` for people. */
+export function fieldFor(schema, { name = "", initial, isRequired = true, root = schema, depth = 0, secret = false } = {}) {
+  const known = resolved(schema ?? {}, root);
+  const options = { name, isRequired, schema: known, secret, initial: initial ?? known.default };
+  const choices = known.enum ?? (known.const === undefined ? null : [known.const]);
+  if (choices) return new ChoiceField({ ...options, choices });
+  switch (typeOf(known)) {
+    case "boolean":
+      return new ChoiceField({ ...options, choices: [true, false], labels: ["yes", "no"] });
+    case "integer":
+    case "number":
+      return new NumberField(options);
+    case "string":
+      return new TextField(options);
+    case "array": {
+      const items = resolved(known.items ?? {}, root);
+      return items.enum ? new SeveralField({ ...options, choices: items.enum }) : new JsonField(options);
+    }
+    case "object":
+      return known.properties && depth < MAX_DEPTH ? new ObjectField({ ...options, root, depth }) : new JsonField(options);
+    default:
+      return new JsonField(options);
+  }
+}
+
+/** The schema that is meant, without references, and without the `null` of an optional value. */
+function resolved(schema, root) {
+  let found = schema;
+  for (let steps = 0; found.$ref && steps < 20; steps += 1) {
+    const parts = found.$ref.replace(/^#\//, "").split("/");
+    found = parts.reduce((each, part) => each?.[part.replaceAll("~1", "/").replaceAll("~0", "~")], root) ?? {};
+  }
+  const options = found.anyOf ?? found.oneOf;
+  if (options) {
+    const some = options.filter((each) => each.type !== "null");
+    if (some.length === 1) return { ...found, anyOf: undefined, oneOf: undefined, ...resolved(some[0], root), isOptional: true };
+    if (some.length && some.every((each) => each.const !== undefined)) return { ...found, enum: some.map((each) => each.const) };
+  }
+  if (found.allOf?.length === 1) return { ...found, allOf: undefined, ...resolved(found.allOf[0], root) };
+  return found;
+}
+
+function typeOf(schema) {
+  if (!Array.isArray(schema.type)) return schema.type ?? (schema.properties ? "object" : undefined);
+  const some = schema.type.filter((each) => each !== "null");
+  return some.length === 1 ? some[0] : undefined;
+}
+
+class Field {
+  constructor({ name, isRequired, schema, initial, secret }) {
+    lastId += 1;
+    this.id = `field-${lastId}`;
+    this.name = name;
+    this.schema = schema;
+    this.isRequired = isRequired && !schema.isOptional && schema.default === undefined;
+    this.secret = secret || schema.format === "password" || schema.writeOnly === true;
+    this.initial = initial;
+    this.problem = "";
+  }
+
+  get label() {
+    return this.schema.title && this.schema.title.toLowerCase() !== this.name.toLowerCase() ? `${this.schema.title}` : this.name;
+  }
+
+  /** The label, the control, and what is wrong. */
+  view() {
+    const about = this.schema.description;
+    return h(
+      "div",
+      { key: this.id, class: "field" },
+      this.label && h("label", { for: this.id }, this.label, !this.isRequired && h("span", { class: "faint" }, " optional")),
+      this.control(),
+      about && h("p", { class: "faint" }, about),
+      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
+    );
+  }
+
+  /** The value, or `EMPTY`; what is wrong is shown at the field, too. */
+  read() {
+    this.problem = "";
+    try {
+      return this.value();
+    } catch (error) {
+      this.problem = error.message;
+      refresh();
+      throw error;
+    }
+  }
+
+  nothing() {
+    if (this.isRequired) throw new Error(this.name ? `${this.name} is needed` : "a value is needed");
+    return EMPTY;
+  }
+
+  set(text) {
+    this.text = text;
+    this.problem = "";
+    refresh();
+  }
+}
+
+class TextField extends Field {
+  constructor(options) {
+    super(options);
+    this.text = typeof this.initial === "string" ? this.initial : "";
+    this.isTouched = this.text !== "";
+  }
+
+  control() {
+    const shared = {
+      id: this.id,
+      value: this.text,
+      spellcheck: "false",
+      autocomplete: "off",
+      placeholder: this.schema.format ?? this.schema.examples?.[0] ?? null,
+      oninput: (event) => {
+        this.isTouched = true;
+        this.set(event.target.value);
+      },
+    };
+    if (this.secret) return h("input", { ...shared, type: "password" });
+    return h("textarea", { ...shared, rows: Math.min(Math.max(this.text.split("\n").length, 1), 8) });
+  }
+
+  value() {
+    if (this.text === "" && !this.isTouched) return this.nothing();
+    return this.text;
+  }
+}
+
+class NumberField extends Field {
+  constructor(options) {
+    super(options);
+    this.text = this.initial === undefined || this.initial === null ? "" : String(this.initial);
+  }
+
+  control() {
+    return h("input", {
+      id: this.id,
+      value: this.text,
+      inputmode: "decimal",
+      autocomplete: "off",
+      oninput: (event) => this.set(event.target.value),
+    });
+  }
+
+  value() {
+    const text = this.text.trim();
+    if (!text) return this.nothing();
+    const isWhole = typeOf(this.schema) === "integer";
+    if (isWhole && !/^[+-]?\d+$/.test(text)) throw new Error(`“${text}” isn't a whole number`);
+    if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)) throw new Error(`“${text}” isn't a number`);
+    const number = Number(text);
+    return isWhole && !Number.isSafeInteger(number) ? BigInt(text) : number;
+  }
+}
+
+class ChoiceField extends Field {
+  constructor(options) {
+    super(options);
+    this.choices = options.choices;
+    this.labels = options.labels ?? options.choices.map((each) => (typeof each === "string" ? each : shortForm(each)));
+    this.chosen = this.choices.indexOf(this.initial);
+  }
+
+  control() {
+    if (this.choices.length > FEW) return this.list();
+    return h(
+      "div",
+      { class: "choices", role: "radiogroup", id: this.id, "aria-label": this.label },
+      this.choices.map((each, index) =>
+        h(
+          "label",
+          { key: index, class: index === this.chosen ? "choice chosen" : "choice" },
+          h("input", { type: "radio", name: this.id, checked: index === this.chosen, onchange: () => this.choose(index) }),
+          this.labels[index],
+        ),
+      ),
+    );
+  }
+
+  list() {
+    return h(
+      "select",
+      { id: this.id, value: String(this.chosen), onchange: (event) => this.choose(Number(event.target.value)) },
+      h("option", { value: "-1" }, "choose…"),
+      this.labels.map((label, index) => h("option", { key: index, value: String(index) }, label)),
+    );
+  }
+
+  choose(index) {
+    this.chosen = index;
+    this.problem = "";
+    refresh();
+  }
+
+  value() {
+    return this.chosen < 0 ? this.nothing() : this.choices[this.chosen];
+  }
+}
+
+class SeveralField extends Field {
+  constructor(options) {
+    super(options);
+    this.choices = options.choices;
+    this.chosen = new Set(Array.isArray(this.initial) ? this.initial : []);
+  }
+
+  control() {
+    return h(
+      "div",
+      { class: "choices", role: "group", id: this.id, "aria-label": this.label },
+      this.choices.map((each, index) =>
+        h(
+          "label",
+          { key: index, class: this.chosen.has(each) ? "choice chosen" : "choice" },
+          h("input", { type: "checkbox", checked: this.chosen.has(each), onchange: () => this.toggle(each) }),
+          typeof each === "string" ? each : shortForm(each),
+        ),
+      ),
+    );
+  }
+
+  toggle(each) {
+    if (!this.chosen.delete(each)) this.chosen.add(each);
+    refresh();
+  }
+
+  value() {
+    return this.choices.filter((each) => this.chosen.has(each));
+  }
+}
+
+/** A value as JSON; what isn't JSON is taken for a text where the schema allows one. */
+export class JsonField extends Field {
+  constructor(options) {
+    super(options);
+    this.text = this.initial === undefined ? "" : textOf(this.initial, 2);
+  }
+
+  control() {
+    return h("textarea", {
+      id: this.id,
+      class: "code-input",
+      value: this.text,
+      rows: Math.min(Math.max(this.text.split("\n").length, 2), 16),
+      spellcheck: "false",
+      placeholder: typeOf(this.schema) === undefined ? "text, or JSON such as 3, true, [1, 2]" : "JSON",
+      oninput: (event) => this.set(event.target.value),
+    });
+  }
+
+  value() {
+    if (!this.text.trim()) return this.nothing();
+    try {
+      return parseExact(this.text);
+    } catch (error) {
+      if (typeOf(this.schema) === undefined) return this.text;
+      throw new Error(`this isn't JSON: ${error.message}`);
+    }
+  }
+}
+
+class ObjectField extends Field {
+  constructor(options) {
+    super(options);
+    const needed = new Set(this.schema.required ?? []);
+    this.fields = Object.entries(this.schema.properties).map(([name, schema]) =>
+      fieldFor(schema, {
+        name,
+        initial: this.initial?.[name],
+        isRequired: needed.has(name),
+        root: options.root,
+        depth: options.depth + 1,
+      }),
+    );
+  }
+
+  control() {
+    return h("div", { class: "fields", id: this.id }, this.fields.map((each) => each.view()));
+  }
+
+  value() {
+    const found = {};
+    let problem = null;
+    for (const field of this.fields) {
+      try {
+        const value = field.read();
+        if (value !== EMPTY) found[field.name] = value;
+      } catch (error) {
+        problem ??= error;
+      }
+    }
+    if (problem) throw new Error("some values aren't right");
+    return found;
+  }
+}

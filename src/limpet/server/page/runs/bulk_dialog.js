@@ -1,0 +1,125 @@
+/** The same for many runs: how many, a confirmation, and an outcome for each. */
+
+import { post } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { count } from "../core/format.js";
+import { pageUrl } from "../core/router.js";
+import { refresh } from "../core/screen.js";
+import { codePanel } from "../parts/code_panel.js";
+import { bulkCode } from "../parts/commands.js";
+import { closeDialog, openDialog } from "../parts/dialog.js";
+
+/** Runs that one request deals with, at most. */
+const AT_ONCE = 1000;
+const SHOWN = 200;
+const WORDS = { retry: "Retry", cancel: "Cancel", delete: "Delete" };
+const DONE = { retry: "handed to the workers", cancel: "cancelled", delete: "deleted" };
+
+/** Ask whether to do this with runs: those with these `ids`, or all that match `filters`. */
+export function openBulkDialog(verb, { ids = null, filters = {}, whenDone }) {
+  const work = new BulkWork(verb, ids, filters, whenDone);
+  openDialog({ title: `${WORDS[verb]} runs`, view: () => work.view(), wide: true });
+  work.plan();
+}
+
+class BulkWork {
+  constructor(verb, ids, filters, whenDone) {
+    this.verb = verb;
+    this.ids = ids;
+    this.filters = filters;
+    this.whenDone = whenDone;
+    this.planned = null;
+    this.outcomes = null;
+    this.problem = "";
+    this.isWorking = false;
+  }
+
+  get body() {
+    if (this.ids) return { run_ids: this.ids };
+    const hasFilter = Object.keys(this.filters).length > 0;
+    return { ...this.filters, limit: AT_ONCE, ...(!hasFilter && { all_runs: true }) };
+  }
+
+  async plan() {
+    this.planned = await this.ask({ ...this.body, dry_run: true });
+    refresh();
+  }
+
+  async start() {
+    this.isWorking = true;
+    refresh();
+    this.outcomes = await this.ask(this.body);
+    this.isWorking = false;
+    this.whenDone();
+    refresh();
+  }
+
+  async ask(body) {
+    this.problem = "";
+    try {
+      return await post(`/runs/${this.verb}`, body);
+    } catch (error) {
+      this.problem = error.message;
+      return null;
+    }
+  }
+
+  view() {
+    if (this.problem) return h("p", { class: "field-problem", role: "alert" }, this.problem);
+    if (this.outcomes) return this.result();
+    if (!this.planned) return h("p", { class: "faint" }, "looking which runs that would be …");
+    const number = this.planned.planned;
+    return [
+      h("p", {}, this.question(number)),
+      this.planned.skipped > 0 && h("p", { class: "faint" }, `${count(this.planned.skipped, "run")} can't be: see below.`),
+      this.list(this.planned.runs),
+      codePanel(bulkCode(this.verb, this.filters, this.ids)),
+      h(
+        "div",
+        { class: "dialog-actions" },
+        h("button", { onclick: closeDialog }, "Leave them"),
+        h(
+          "button",
+          { class: this.verb === "retry" ? "primary" : "danger", disabled: !number || this.isWorking, onclick: () => this.start() },
+          this.isWorking ? "working …" : `${WORDS[this.verb]} ${count(number, "run")}`,
+        ),
+      ),
+    ];
+  }
+
+  question(number) {
+    const which = this.ids ? "of those that are selected" : "that match";
+    const more = !this.ids && this.planned.runs.length >= AT_ONCE ? `, the newest ${count(AT_ONCE)}; do it again for the others` : "";
+    const loss = this.verb === "delete" ? " Their journals are deleted for ever." : "";
+    return `${WORDS[this.verb]} ${count(number, "run")} ${which}${more}?${loss}`;
+  }
+
+  result() {
+    const { done, skipped, failed, runs } = this.outcomes;
+    const parts = [`${count(done, "run")} ${DONE[this.verb]}`];
+    if (skipped) parts.push(`${count(skipped)} skipped`);
+    if (failed) parts.push(`${count(failed)} failed`);
+    return [
+      h("p", { role: "status" }, `${parts.join(", ")}.`),
+      this.list(runs),
+      h("div", { class: "dialog-actions" }, h("button", { class: "primary", onclick: closeDialog }, "Done")),
+    ];
+  }
+
+  list(runs) {
+    return h(
+      "ul",
+      { class: "outcomes" },
+      runs.slice(0, SHOWN).map((each) =>
+        h(
+          "li",
+          { key: each.run_id, class: `outcome outcome-${each.result}` },
+          h("a", { href: pageUrl("runs", each.run_id) }, each.run_id),
+          h("span", {}, each.result),
+          h("span", { class: "faint" }, each.reason),
+        ),
+      ),
+      runs.length > SHOWN && h("li", { class: "faint" }, `and ${count(runs.length - SHOWN)} more`),
+    );
+  }
+}

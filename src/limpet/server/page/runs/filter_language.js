@@ -1,0 +1,137 @@
+/** The filter of the list as text, such as `status:failed graph:article since:2h`, and what the API takes for it. */
+
+/** The words before a colon, with what they mean. */
+export const NAMES = {
+  status: "the run has this status; several may be given",
+  graph: "the name of its graph",
+  tag: "it has this tag; several may be given",
+  since: "it changed at most this long ago, or since a time",
+  before: "it changed longer ago, or before a time",
+  created_since: "it was created at most this long ago, or since",
+  created_before: "it was created longer ago, or before",
+  error: "the type of its last error",
+  node: "the node where it is",
+  parent: "the run that started it",
+  queue: "its queue",
+  unserved: "true: it is due, and no live worker can continue it",
+  text: "a text in its last error",
+};
+
+export const STATUSES = {
+  failed: "an error has stopped it",
+  paused: "it waits for an answer or an approval",
+  running: "a process executes it",
+  completed: "it has a result",
+  cancelled: "it was stopped",
+  queued: "the next free worker claims it",
+  sleeping: "it is due later",
+  retrying: "a node failed, and is tried again later",
+  waiting: "for a message, a child run, or a slot of a limit",
+  abandoned: "the process that held it has crashed",
+  quarantined: "it made its process crash too often",
+  damaged: "it can't be read",
+};
+
+const TIMES = ["10m", "1h", "24h", "7d", "30d"];
+const SEVERAL = new Set(["status", "tag"]);
+const TERM = /(?:([a-z_]+):)?(?:"((?:[^"\\]|\\.)*)"?|(\S+))/g;
+
+/** The terms of a filter: each a `name`, empty for a bare word, and a `value`, with its place in the text. */
+export function termsOf(text) {
+  const terms = [];
+  for (const match of text.matchAll(TERM)) {
+    const [whole, name = "", quoted, plain] = match;
+    const value = quoted === undefined ? plain : quoted.replace(/\\(.)/g, "$1");
+    terms.push({ name, value, start: match.index, end: match.index + whole.length });
+  }
+  return terms;
+}
+
+/** What the API takes for a filter; and what isn't right about it, for people. */
+export function queryOf(text) {
+  const query = {};
+  const problems = [];
+  const words = [];
+  for (const { name, value } of termsOf(text)) {
+    if (!name) {
+      words.push(...nameless(value, problems));
+    } else if (!(name in NAMES)) {
+      problems.push(`there is no filter “${name}:”`);
+    } else if (SEVERAL.has(name)) {
+      query[name] = [...(query[name] ?? []), ...(name === "status" ? value.split(",").filter(Boolean) : [value])];
+    } else if (name === "unserved") {
+      query.unserved = true;
+    } else {
+      query[name] = value;
+    }
+  }
+  for (const status of query.status ?? []) {
+    if (!(status in STATUSES)) problems.push(`there is no status “${status}”`);
+  }
+  if (words.length) query.text = [query.text, ...words].filter(Boolean).join(" ");
+  return { query, problems };
+}
+
+function nameless(value, problems) {
+  const [name] = value.split(":");
+  if (!value.endsWith(":") || !(name in NAMES)) return [value];
+  problems.push(`“${value}” needs a value`);
+  return [];
+}
+
+/** A term as text. */
+export function termText(name, value) {
+  const needsQuotes = /[\s"\\]/.test(value) || value === "";
+  return `${name}:${needsQuotes ? `"${value.replace(/["\\]/g, "\\$&")}"` : value}`;
+}
+
+/** The same filter with a status in it, or without it if it has it. */
+export function withStatus(text, status) {
+  const terms = termsOf(text);
+  const others = terms.filter((each) => each.name !== "status");
+  const statuses = terms.filter((each) => each.name === "status").flatMap((each) => each.value.split(","));
+  const wanted = statuses.includes(status) ? statuses.filter((each) => each !== status) : [...statuses, status];
+  const parts = others.map((each) => text.slice(each.start, each.end));
+  return [...wanted.map((each) => termText("status", each)), ...parts].join(" ");
+}
+
+/** The statuses that a filter asks for. */
+export function statusesOf(text) {
+  return new Set(queryOf(text).query.status ?? []);
+}
+
+/**
+ * What may be meant where the cursor is: each with its `text`, what it is `about`, and the whole filter with it.
+ * `seen` has values of graphs, tags, nodes and so on that are known.
+ */
+export function suggestionsFor(text, cursor, seen) {
+  const terms = termsOf(text);
+  const term = terms.find((each) => each.start <= cursor && cursor <= each.end) ?? { start: cursor, end: cursor, value: "" };
+  const typed = text.slice(term.start, cursor);
+  const [, name, part] = /^([a-z_]+):"?(.*)$/s.exec(typed) ?? [null, null, typed];
+  const found = name ? valuesFor(name, part, seen) : namesFor(part);
+  return found.map((each) => {
+    const next = text.slice(0, term.start) + each.text;
+    return { ...each, filter: next + text.slice(term.end), cursor: next.length };
+  });
+}
+
+function namesFor(part) {
+  const names = Object.entries(NAMES).filter(([name]) => name.startsWith(part.toLowerCase()));
+  const found = names.map(([name, about]) => ({ text: `${name}:`, about }));
+  if (part) {
+    const statuses = Object.entries(STATUSES).filter(([status]) => status.startsWith(part.toLowerCase()));
+    found.push(...statuses.map(([status, about]) => ({ text: `status:${status}`, about })));
+  }
+  return found;
+}
+
+function valuesFor(name, part, seen) {
+  const abouts = name === "status" ? STATUSES : {};
+  const times = name.includes("since") || name.includes("before") ? TIMES : [];
+  const values = name === "unserved" ? ["true"] : [...Object.keys(abouts), ...times, ...(seen[name] ?? [])];
+  const last = part.split(",").pop().toLowerCase();
+  const before = name === "status" && part.includes(",") ? part.slice(0, part.lastIndexOf(",") + 1) : "";
+  const matches = values.filter((each) => each.toLowerCase().startsWith(last) && each !== part);
+  return matches.slice(0, 12).map((each) => ({ text: termText(name, before + each), about: abouts[each] ?? "" }));
+}

@@ -1,0 +1,369 @@
+/** The list of runs: counts by status, a filter, those that wait for a person, and the rest, live. */
+
+import { get, runPath } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { count } from "../core/format.js";
+import { useKeys } from "../core/keyboard.js";
+import { LiveStream } from "../core/live.js";
+import { go, pageUrl, setQuery } from "../core/router.js";
+import { refresh } from "../core/screen.js";
+import { codeBlock } from "../parts/code_panel.js";
+import { complain } from "../parts/notices.js";
+import { statusMark, toneOf } from "../parts/status_mark.js";
+import { openBulkDialog } from "./bulk_dialog.js";
+import { FilterBar } from "./filter_bar.js";
+import { queryOf, STATUSES, statusesOf, termsOf, withStatus } from "./filter_language.js";
+import { runsTable } from "./runs_table.js";
+import { WaitingList } from "./waiting_list.js";
+
+const PAGE = 50;
+/** Milliseconds between two requests for what has changed. */
+const PATIENCE = 1000;
+
+const FIRST_RUN = `from limpet import StateGraph
+
+graph = StateGraph({"topic": str}, name="hello", store="sqlite:///runs.db")
+graph.add_node("write", lambda state: {"text": f"All about {state['topic']}."})
+graph.set_entry_point("write").set_finish_point("write").compile().execute({"topic": "kelp"})`;
+
+export class RunsPage {
+  title = "Runs";
+
+  constructor({ query, about }) {
+    this.about = about;
+    this.after = query.get("after") ?? "";
+    this.filter = query.get("q") ?? "";
+    this.runs = null;
+    this.next = null;
+    this.searched = null;
+    this.counts = null;
+    this.selection = new Set();
+    this.chosen = -1;
+    this.graphs = [];
+    this.waiting = new WaitingList(about.read_only);
+    this.bar = new FilterBar({
+      text: this.filter,
+      apply: (text) => this.apply(text),
+      open: (id, options) => this.openRun(id, options),
+      seen: () => this.seen(),
+    });
+  }
+
+  start() {
+    this.leaveKeys = useKeys({
+      "/": () => this.bar.focus(),
+      j: () => this.move(1),
+      k: () => this.move(-1),
+      ArrowDown: () => this.move(1),
+      ArrowUp: () => this.move(-1),
+      Enter: () => this.openChosen(),
+      x: () => this.selectChosen(),
+      Escape: () => this.clearSelection(),
+    });
+    this.load();
+    this.loadGraphs();
+    this.stream = new LiveStream({
+      path: "/live",
+      kinds: ["changed"],
+      after: () => this.liveId,
+      take: (kind, data, id) => {
+        this.liveId = id;
+        this.loadSoon();
+      },
+      changed: (state) => {
+        if (state === "on" && this.wasOff) this.loadSoon();
+        this.wasOff = state !== "on";
+        refresh();
+      },
+    });
+  }
+
+  stop() {
+    this.leaveKeys();
+    this.stream.close();
+    this.request?.abort();
+    clearTimeout(this.timer);
+  }
+
+  get liveState() {
+    return this.stream?.state ?? "off";
+  }
+
+  checkLive() {
+    this.stream.check();
+  }
+
+  /** The address has changed, but not the page. */
+  openPlace({ query }) {
+    const filter = query.get("q") ?? "";
+    const after = query.get("after") ?? "";
+    if (filter === this.filter && after === this.after) return;
+    this.filter = filter;
+    this.after = after;
+    this.bar.set(filter);
+    this.clearSelection();
+    this.load();
+  }
+
+  apply(text) {
+    if (text.trim() === this.filter.trim()) return;
+    this.filter = text.trim();
+    this.after = "";
+    setQuery({ q: this.filter, after: null });
+    this.clearSelection();
+    this.chosen = -1;
+    this.load();
+  }
+
+  /** What is loaded first is what is looked at first: the runs. */
+  async load() {
+    this.request?.abort();
+    this.request = new AbortController();
+    const { signal } = this.request;
+    const { query, problems } = queryOf(this.filter);
+    this.problems = problems;
+    if (problems.length) {
+      refresh();
+      return;
+    }
+    try {
+      const found = await get("/runs", { ...query, after: this.after, limit: PAGE }, { signal });
+      this.runs = found.runs;
+      this.next = found.next;
+      this.searched = found.searched;
+      this.loadedAt = performance.now();
+      refresh();
+      await Promise.all([this.loadCounts(signal), this.waiting.load(signal)]);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      if (error.status === 400) this.problems = [error.message];
+      else complain(error);
+      refresh();
+    }
+  }
+
+  /** Load what is shown again, once a second at most. */
+  loadSoon() {
+    if (this.timer) return;
+    const passed = performance.now() - (this.loadedAt ?? 0);
+    this.timer = setTimeout(() => {
+      this.timer = null;
+      this.load();
+    }, Math.max(PATIENCE - passed, 50));
+  }
+
+  async loadCounts(signal) {
+    this.counts = await get("/counts", { graph: queryOf(this.filter).query.graph }, { signal });
+    refresh();
+  }
+
+  async loadGraphs() {
+    try {
+      this.graphs = (await get("/graphs")).graphs.map((each) => each.name);
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  /** Values for the suggestions of the filter, from what was loaded. */
+  seen() {
+    const runs = this.runs ?? [];
+    const all = (values) => [...new Set(values.filter(Boolean))].sort();
+    return {
+      graph: all([...this.graphs, ...runs.map((run) => run.graph)]),
+      tag: all(runs.flatMap((run) => run.tags)),
+      node: all(runs.map((run) => run.node)),
+      queue: all(runs.map((run) => run.queue)),
+      error: all(runs.map((run) => run.error?.type)),
+      parent: all(runs.map((run) => run.parent)),
+    };
+  }
+
+  async openRun(id, { quietly = false } = {}) {
+    try {
+      await get(runPath(id));
+      go(pageUrl("runs", id));
+    } catch (error) {
+      if (!quietly || error.status !== 404) complain(error);
+    }
+  }
+
+  move(by) {
+    if (!this.runs?.length) return;
+    this.chosen = Math.min(Math.max(this.chosen + by, 0), this.runs.length - 1);
+    refresh();
+  }
+
+  openChosen() {
+    const run = this.runs?.[this.chosen];
+    if (!run) return false;
+    go(pageUrl("runs", run.run_id));
+    return true;
+  }
+
+  selectChosen() {
+    const run = this.runs?.[this.chosen];
+    if (run && !this.about.read_only) this.toggle(run.run_id, false);
+  }
+
+  toggle(id, withRange) {
+    const isSelected = !this.selection.has(id);
+    const ids = this.runs.map((run) => run.run_id);
+    let range = [id];
+    if (withRange && this.lastToggled) {
+      const ends = [ids.indexOf(this.lastToggled), ids.indexOf(id)].sort((a, b) => a - b);
+      if (ends[0] >= 0) range = ids.slice(ends[0], ends[1] + 1);
+    }
+    for (const each of range) {
+      if (isSelected) this.selection.add(each);
+      else this.selection.delete(each);
+    }
+    this.lastToggled = id;
+    this.allMatching = false;
+    refresh();
+  }
+
+  toggleAll(isSelected) {
+    this.selection = new Set(isSelected ? this.runs.map((run) => run.run_id) : []);
+    this.allMatching = false;
+    refresh();
+  }
+
+  clearSelection() {
+    this.selection.clear();
+    this.allMatching = false;
+    refresh();
+  }
+
+  view() {
+    return h(
+      "main",
+      { class: "runs-page" },
+      h("h1", { class: "hidden" }, "Runs"),
+      h("div", { class: "runs-top" }, this.bar.view(this.problems ?? []), this.chips()),
+      this.waiting.view(),
+      this.selectionBar(),
+      this.content(),
+    );
+  }
+
+  chips() {
+    if (!this.counts) return h("div", { class: "chips chips-empty" });
+    const chosen = statusesOf(this.filter);
+    const shown = Object.keys(STATUSES).filter((status) => this.counts.counts[status] || chosen.has(status));
+    return h(
+      "div",
+      { class: "chips", role: "group", "aria-label": "filter by status" },
+      shown.map((status) =>
+        h(
+          "button",
+          {
+            key: status,
+            class: chosen.has(status) ? "chip chosen" : "chip",
+            "aria-pressed": String(chosen.has(status)),
+            title: STATUSES[status],
+            css: { "--tone": `var(--${toneOf(status)}-text)`, "--tone-fill": `var(--${toneOf(status)}-fill)` },
+            onclick: () => this.chooseStatus(status),
+          },
+          statusMark(status, 14),
+          h("b", {}, this.countOf(status)),
+          ` ${status}`,
+        ),
+      ),
+    );
+  }
+
+  countOf(status) {
+    const number = this.counts.counts[status] ?? 0;
+    return `${count(number)}${this.counts.more.includes(status) ? "+" : ""}`;
+  }
+
+  chooseStatus(status) {
+    const text = withStatus(this.filter, status);
+    this.bar.set(text);
+    this.apply(text);
+  }
+
+  selectionBar() {
+    if (this.about.read_only || !this.selection.size) return null;
+    const canHaveAll = this.next && !this.allMatching && this.selection.size === this.runs?.length;
+    const all = () => {
+      this.allMatching = true;
+      refresh();
+    };
+    return h(
+      "div",
+      { class: "selection", role: "toolbar", "aria-label": "the selected runs" },
+      h("b", {}, this.allMatching ? "all runs that match" : count(this.selection.size, "run")),
+      canHaveAll && h("button", { class: "small", onclick: all }, "select all that match"),
+      ["retry", "cancel", "delete"].map((verb) => h("button", { key: verb, onclick: () => this.doWithAll(verb) }, verb)),
+      this.selection.size === 2 && !this.allMatching && h("a", { class: "button", href: this.compareUrl() }, "compare"),
+      h("button", { class: "plain", onclick: () => this.clearSelection() }, "clear"),
+    );
+  }
+
+  compareUrl() {
+    const [a, b] = [...this.selection];
+    return `${pageUrl("compare")}?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`;
+  }
+
+  doWithAll(verb) {
+    const { query } = queryOf(this.filter);
+    const whenDone = () => {
+      this.clearSelection();
+      this.load();
+    };
+    if (this.allMatching) openBulkDialog(verb, { filters: query, whenDone });
+    else openBulkDialog(verb, { ids: [...this.selection], whenDone });
+  }
+
+  content() {
+    if (this.runs === null) return h("p", { class: "faint loading" }, this.problems?.length ? "" : "loading …");
+    if (!this.runs.length) return this.nothing();
+    return [
+      runsTable({
+        runs: this.runs,
+        selection: this.about.read_only ? null : this.selection,
+        toggle: (id, withRange) => this.toggle(id, withRange),
+        toggleAll: (isSelected) => this.toggleAll(isSelected),
+        chosen: this.chosen,
+      }),
+      this.searched !== null && h("p", { class: "faint" }, `Only the newest ${count(this.searched)} runs were searched for the text.`),
+      this.pager(),
+    ];
+  }
+
+  pager() {
+    if (!this.next && !this.after) return null;
+    return h(
+      "nav",
+      { class: "pager", "aria-label": "pages" },
+      this.after && h("a", { class: "button", href: this.pageUrlAfter("") }, "← newest"),
+      this.next && h("a", { class: "button", href: this.pageUrlAfter(this.next) }, "older →"),
+    );
+  }
+
+  pageUrlAfter(after) {
+    const query = new URLSearchParams();
+    if (this.filter) query.set("q", this.filter);
+    if (after) query.set("after", after);
+    return `${pageUrl("runs")}${query.size ? `?${query}` : ""}`;
+  }
+
+  nothing() {
+    if (termsOf(this.filter).length || this.after) {
+      const clear = () => {
+        this.bar.set("");
+        this.apply("");
+      };
+      return h("div", { class: "empty" }, h("p", {}, "No run matches."), h("button", { onclick: clear }, "Show all runs"));
+    }
+    return h(
+      "div",
+      { class: "empty" },
+      h("p", {}, "There are no runs yet. This makes one:"),
+      codeBlock("Python", FIRST_RUN),
+      h("p", {}, "Then this page shows it at once: ", h("code", {}, "limpet serve --store sqlite:///runs.db")),
+    );
+  }
+}

@@ -1,0 +1,123 @@
+/** The runs of a page as rows: status, graph, id, what there is to say, and when. */
+
+import { h } from "../core/dom.js";
+import { count, processName, relativeTime, shortId, shortText, span } from "../core/format.js";
+import { pageUrl } from "../core/router.js";
+import { statusMark } from "../parts/status_mark.js";
+import { timeView } from "../parts/time.js";
+
+/** The table. `selection` has the ids that are selected; `chosen` is the row for the keyboard. */
+export function runsTable({ runs, selection = null, toggle = null, toggleAll = null, chosen = -1 }) {
+  return h(
+    "table",
+    { class: "runs" },
+    h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        selection && h("th", { class: "c-select" }, allBox(runs, selection, toggleAll)),
+        h("th", { class: "c-mark" }, h("span", { class: "hidden" }, "status")),
+        h("th", { class: "c-graph" }, "graph"),
+        h("th", { class: "c-run" }, "run"),
+        h("th", { class: "c-what" }, ""),
+        h("th", { class: "c-when" }, "changed"),
+        h("th", { class: "c-steps" }, "steps"),
+        h("th", { class: "c-time" }, "took"),
+      ),
+    ),
+    h(
+      "tbody",
+      {},
+      runs.map((run, index) => row(run, selection, toggle, index === chosen)),
+    ),
+  );
+}
+
+function allBox(runs, selection, toggleAll) {
+  const selected = runs.filter((run) => selection.has(run.run_id)).length;
+  return h("input", {
+    type: "checkbox",
+    "aria-label": "select all runs of this page",
+    checked: runs.length > 0 && selected === runs.length,
+    indeterminate: selected > 0 && selected < runs.length,
+    onchange: (event) => toggleAll(event.target.checked),
+  });
+}
+
+function row(run, selection, toggle, isChosen) {
+  const isSelected = selection?.has(run.run_id) ?? false;
+  const classes = ["run-row", isChosen && "chosen", isSelected && "selected"].filter(Boolean);
+  return h(
+    "tr",
+    { key: run.run_id, class: classes.join(" "), "data-run": run.run_id, onshow: isChosen ? bringIntoView : null },
+    selection &&
+      h(
+        "td",
+        { class: "c-select" },
+        h("input", {
+          type: "checkbox",
+          checked: isSelected,
+          "aria-label": `select run ${run.run_id}`,
+          onclick: (event) => toggle(run.run_id, event.shiftKey),
+        }),
+      ),
+    h("td", { class: "c-mark", title: run.status }, statusMark(run.status)),
+    h("td", { class: "c-graph" }, h("a", { href: pageUrl("graphs", run.graph) }, run.graph)),
+    h(
+      "td",
+      { class: "c-run" },
+      h("a", { href: pageUrl("runs", run.run_id), title: run.run_id }, shortId(run.run_id)),
+      run.tags.map((tag) => h("span", { key: tag, class: "tag" }, tag)),
+    ),
+    h("td", { class: "c-what" }, shortText(whatOf(run), 160)),
+    h("td", { class: "c-when" }, timeView(run.updated)),
+    h("td", { class: "c-steps" }, count(run.step)),
+    h("td", { class: "c-time" }, isOver(run) ? span(run.updated - run.created) : ""),
+  );
+}
+
+let shownRow = null;
+
+function bringIntoView(element) {
+  if (shownRow === element) return;
+  shownRow = element;
+  element.scrollIntoView({ block: "nearest" });
+}
+
+/** Whether a run has ended. */
+export function isOver(run) {
+  return ["completed", "failed", "cancelled"].includes(run.stored_status);
+}
+
+/** What there is to say of a run in a line: its error, its question, what it waits for. */
+export function whatOf(run) {
+  if (run.problem) return run.problem;
+  const at = run.node ? ` at ${run.node}` : "";
+  if (run.questions.length) {
+    const more = run.questions.length > 1 ? ` (and ${run.questions.length - 1} more)` : "";
+    return `${run.questions[0].node} asks: ${run.questions[0].prompt}${more}`;
+  }
+  switch (run.status) {
+    case "completed":
+      return "";
+    case "failed":
+    case "quarantined":
+      return run.error ? `failed${at}: ${run.error.type}: ${run.error.message}` : `failed${at}: ${run.reason ?? ""}`;
+    case "running":
+      return `running${run.node ? ` ${run.node}` : ""}${run.held_by ? ` · ${processName(run.held_by)}` : ""}`;
+    case "retrying":
+      return `${run.error ? `${run.error.type}: ${run.error.message}, ` : ""}next attempt${at} ${relativeTime(run.due)}`;
+    case "sleeping":
+      return `until ${relativeTime(run.due)}${at}`;
+    case "queued":
+      return `waits for a worker${at}`;
+    case "waiting":
+      return `waits for ${run.waits.map((wait) => `${wait.kind} ${wait.name}`).join(", ") || "something"}${at}`;
+    case "abandoned":
+      return `its process has crashed${at}`;
+    default:
+      return `${run.reason ?? ""}${run.reason ? "" : at}`;
+  }
+}
