@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compatibility import check_stored_workflows
+from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MaskedDict
 from limpet.graphs.state import LiveState, State
@@ -20,7 +22,8 @@ from limpet.journal.reader import (
     progress_at_pause,
     read_progress,
 )
-from limpet.journal.store import RunHead
+from limpet.journal.step_search import tail_around
+from limpet.journal.store import RunHead, Tail
 from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
 
 
@@ -43,14 +46,46 @@ def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
     return found
 
 
+class CheckpointPage(NamedTuple):
+    """Some steps of a run, oldest first, and whether there are later ones."""
+
+    checkpoints: list[Checkpoint]
+    has_more: bool
+
+
+def checkpoint_page(client: LeaseClient, run_id: str, after: int, limit: int) -> CheckpointPage:
+    """The steps after one, at most `limit`; after -1 they are the first. Only a part of a long journal is read."""
+    following = limit + 1
+    while True:
+        found, is_whole = _steps_around(client, run_id, after, following)
+        page = [each for each in found if each.step > after]
+        # The last step may have more records than were read.
+        if is_whole or len(page) > limit:
+            return CheckpointPage(page[:limit], len(page) > limit)
+        following *= 2
+
+
+def _steps_around(
+    client: LeaseClient, run_id: str, step: int, following: int
+) -> tuple[list[Checkpoint], bool]:
+    """Steps of a run, from before this one on, and whether they are all that follow."""
+    tail = tail_around(client.store, run_id, step, following)
+    if tail is not None:
+        with suppress(DamagedRecord):
+            return history(ViewedTail(*tail)), tail.first + len(tail.records) > tail.head.sequence
+    return checkpoints(client, run_id), True
+
+
 def progress_of(client: LeaseClient, run_id: str, step: int | None, closed: int | None = None) -> Progress:
     """How far a run had come after a step, or has come by now. `closed` is as for `progress_at_pause`."""
     if step is None:
         progress = read_progress(newest_tail(client.store, run_id))
     else:
         # An earlier step can be read although later records are damaged: damage is an error only where it matters.
-        tail = salvaged_tail(client.store, run_id)
-        progress = progress_at(tail, step) if closed is None else progress_at_pause(tail, step, closed)
+        if closed is None:
+            progress = _progress_at(client, run_id, step, Tail)
+        else:
+            progress = progress_at_pause(salvaged_tail(client.store, run_id), step, closed)
     check_stored_workflows(progress)
     return progress
 
@@ -59,9 +94,18 @@ def viewed_progress(client: LeaseClient, run_id: str, step: int | None = None) -
     """The same to be looked at: values of classes that aren't known here are `UnknownValue`s."""
     if step is None:
         return viewed_tail(client, run_id)[1]
-    progress = progress_at(ViewedTail(*salvaged_tail(client.store, run_id)), step)
+    progress = _progress_at(client, run_id, step, ViewedTail)
     check_stored_workflows(progress)
     return progress
+
+
+def _progress_at(client: LeaseClient, run_id: str, step: int, kind: type[Tail]) -> Progress:
+    """How far a run had come after a step, from a part of a long journal if that is enough."""
+    tail = tail_around(client.store, run_id, step)
+    if tail is not None:
+        with suppress(DamagedRecord, UsageError):
+            return progress_at(kind(*tail), step)
+    return progress_at(kind(*salvaged_tail(client.store, run_id)), step)
 
 
 def viewed_tail(client: LeaseClient, run_id: str) -> tuple[RunHead, Progress]:
@@ -96,9 +140,8 @@ def difference(client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | No
 
     The plan knows which keys are secret; without it, they are those that were when the run was created.
     """
-    tail = ViewedTail(*salvaged_tail(client.store, run_id))
-    old = progress_at(tail, a).state_so_far()
-    newer = progress_at(tail, b)
+    old = _progress_at(client, run_id, a, ViewedTail).state_so_far()
+    newer = _progress_at(client, run_id, b, ViewedTail)
     new = newer.state_so_far()
     added = {key: value for key, value in new.items() if key not in old}
     removed = {key: value for key, value in old.items() if key not in new}
