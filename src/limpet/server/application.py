@@ -16,26 +16,25 @@ from limpet.graph_methods import GraphMethods
 from limpet.runs import Runs
 from limpet.schedules import Schedules
 from limpet.server.endpoint import (
-    TEXT,
     ApiRequest,
     Endpoint,
     FileAnswer,
-    Parameter,
     Service,
     body_values,
     query_values,
 )
-from limpet.server.event_stream import event_stream
 from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from limpet.server.metrics import Metrics
 from limpet.server.openapi import openapi
 from limpet.server.page_routes import page_routes
 from limpet.server.problems import MEDIA_TYPE, HttpProblem, internal_problem, problem_details
+from limpet.server.routes import about as about_routes
 from limpet.server.routes import graphs as graph_routes
 from limpet.server.routes import questions as question_routes
 from limpet.server.routes import run as run_routes
 from limpet.server.routes import runs as runs_routes
 from limpet.server.routes import schedules as schedule_routes
+from limpet.server.routes import streams as stream_routes
 from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
@@ -61,21 +60,13 @@ MAX_BODY: Final = 1_000_000
 MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
 
-LIVE: Final = Endpoint(
-    "GET",
-    "/runs/{run_id}/live",
-    lambda request: None,  # the application streams it itself
-    "What happened in a run, and what happens from now on; Last-Event-ID resumes it",
-    "EventStream",
-    query=(Parameter("after", TEXT, "the cursor of the last event that the client got"),),
-)
-
 ENDPOINTS: Final = (
+    *about_routes.ENDPOINTS,
     *graph_routes.ENDPOINTS,
     *runs_routes.ENDPOINTS,
     *schedule_routes.ENDPOINTS,
     *question_routes.ENDPOINTS,
-    LIVE,
+    *stream_routes.ENDPOINTS,
     *run_routes.ENDPOINTS,
 )
 """All routes under `PREFIX`. The first that matches a path answers."""
@@ -147,10 +138,10 @@ class _Answering:
 
         async def answer(request: Request) -> Response:
             user = await self._check(request, endpoint)
-            if endpoint is LIVE:
-                return await self._stream(request)
-            checked = await self._read(endpoint, request)
-            return _response(await run_in_threadpool(endpoint.answer, checked._replace(user=user)))
+            checked = (await self._read(endpoint, request))._replace(user=user)
+            if endpoint.streams:
+                return self._stream(await endpoint.answer(checked))
+            return _response(await run_in_threadpool(endpoint.answer, checked))
 
         return self.reporting(answer)
 
@@ -213,6 +204,8 @@ class _Answering:
 
     async def _read(self, endpoint: Endpoint, request: Request) -> ApiRequest:
         values = query_values(endpoint, request.query_params.multi_items())
+        if endpoint.streams and "last-event-id" in request.headers:
+            values["after"] = request.headers["last-event-id"]
         for each in endpoint.query:
             if each.is_required and each.name not in values:
                 raise UsageError(f"the parameter {each.name!r} is needed: {each.about}")
@@ -223,18 +216,14 @@ class _Answering:
             values |= body_values(endpoint, _json(request, body))
         return ApiRequest(self._service, _path_values(request), values, body)
 
-    async def _stream(self, request: Request) -> Response:
-        values = query_values(LIVE, request.query_params.multi_items())
-        after = request.headers.get("last-event-id") or values.get("after")
-        handle = await self._service.runs.aget(_path_values(request)["run_id"])
-        stream = self._counted(event_stream(handle, after))
+    def _stream(self, messages: AsyncIterator[bytes]) -> Response:
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+        return StreamingResponse(self._counted(messages), media_type="text/event-stream", headers=headers)
 
-    async def _counted(self, stream: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def _counted(self, messages: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         self._metrics.note_stream(1)
         try:
-            async for message in stream:
+            async for message in messages:
                 yield message
         finally:
             self._metrics.note_stream(-1)

@@ -106,6 +106,11 @@ class Endpoint(NamedTuple):
         """Whether it changes anything, so that a read-only server refuses it."""
         return self.method != "GET"
 
+    @property
+    def streams(self) -> bool:
+        """Whether its function is async, and returns server-sent events one by one."""
+        return self.gives == "EventStream"
+
 
 def limit_of(request: ApiRequest, most: int, usual: int) -> int:
     """How many things a page is to have. Raises `UsageError` for less than one, or too many."""

@@ -32,11 +32,11 @@ async def event_stream(handle: RunHandle[Any], after: str | None) -> AsyncIterat
                 continue
             event = waiting.result()
             waiting = None
-            yield _message("event", shown_event(event), event["cursor"])
+            yield message("event", shown_event(event), event["cursor"])
     except StopAsyncIteration:
-        yield _message("end", {})
+        yield message("end", {})
     except LimpetError as problem:
-        yield _message("problem", problem_details(problem))
+        yield message("problem", problem_details(problem))
     finally:
         if waiting is not None:
             waiting.cancel()
@@ -60,6 +60,7 @@ def shown_event(event: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _message(kind: str, data: dict[str, Any], cursor: str = "") -> bytes:
+def message(kind: str, data: dict[str, Any], cursor: str = "") -> bytes:
+    """A server-sent event. A client that comes back names the cursor of the last one that it got."""
     identity = f"id: {cursor}\n" if cursor else ""
     return f"event: {kind}\n{identity}data: ".encode() + to_bytes(data) + b"\n\n"

@@ -27,6 +27,16 @@ def _list_of(name: str) -> dict[str, Any]:
 
 
 SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "About": _object(
+        {
+            "version": _TEXT,
+            "store": _TEXT,
+            "graphs": {"type": "array", "items": _TEXT},
+            "read_only": {"type": "boolean"},
+            "now": _NUMBER,
+            "user": _TEXT,
+        }
+    ),
     "Run": _object(
         {
             "run_id": _TEXT,

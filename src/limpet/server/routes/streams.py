@@ -1,0 +1,59 @@
+"""Routes that stream: what happens in a run, and what changes in its timeline, as server-sent events.
+
+Their functions return what is sent, message by message. They run on the event loop, and must not block it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from starlette.concurrency import run_in_threadpool
+
+from limpet.engine.following.cursor import EventCursor
+from limpet.server.endpoint import TEXT, ApiRequest, Endpoint, Parameter
+from limpet.server.event_stream import event_stream
+from limpet.server.routes.run import timeline
+from limpet.server.timeline_stream import timeline_stream
+
+
+async def run_events(request: ApiRequest) -> AsyncIterator[bytes]:
+    """What happened in a run after a cursor, and what happens from now on."""
+    handle = await request.service.runs.aget(request.run_id)
+    return event_stream(handle, request.values.get("after"))
+
+
+async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
+    """What changes in the timeline of a run after a version."""
+    service = request.service
+    handle = await service.runs.aget(request.run_id)
+
+    def newest() -> EventCursor:
+        # Before the timeline is read, so that nothing which happens meanwhile is missed.
+        return EventCursor.newest(service.store.head(request.run_id), handle.info.step)
+
+    def changes(version: str) -> dict[str, Any]:
+        return timeline(request._replace(values={"after": version}))
+
+    place = await run_in_threadpool(newest)
+    return timeline_stream(handle, place, changes, request.values.get("after") or "")
+
+
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/runs/{run_id}/live",
+        run_events,
+        "What happened in a run, and what happens from now on; Last-Event-ID resumes it",
+        "EventStream",
+        query=(Parameter("after", TEXT, "the cursor of the last event that the client got"),),
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run_id}/timeline/live",
+        timeline_changes,
+        "What changes in the timeline of a run; Last-Event-ID resumes it",
+        "EventStream",
+        query=(Parameter("after", TEXT, "the version of the timeline that the client has"),),
+    ),
+)
