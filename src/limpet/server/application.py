@@ -21,6 +21,7 @@ from limpet.server.endpoint import (
     FileAnswer,
     Service,
     body_values,
+    check_text,
     query_values,
 )
 from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
@@ -140,7 +141,7 @@ class _Answering:
             user = await self._check(request, endpoint)
             checked = (await self._read(endpoint, request))._replace(user=user)
             if endpoint.streams:
-                return self._stream(await endpoint.answer(checked))
+                return await self._stream(endpoint, request, checked)
             return _response(await run_in_threadpool(endpoint.answer, checked))
 
         return self.reporting(answer)
@@ -206,9 +207,6 @@ class _Answering:
         values = query_values(endpoint, request.query_params.multi_items())
         if endpoint.streams and "last-event-id" in request.headers:
             values["after"] = request.headers["last-event-id"]
-        for each in endpoint.query:
-            if each.is_required and each.name not in values:
-                raise UsageError(f"the parameter {each.name!r} is needed: {each.about}")
         body = b""
         if endpoint.changes:
             body = await _body(request, MAX_FILE if endpoint.takes_file else MAX_BODY)
@@ -216,7 +214,12 @@ class _Answering:
             values |= body_values(endpoint, _json(request, body))
         return ApiRequest(self._service, _path_values(request), values, body)
 
-    def _stream(self, messages: AsyncIterator[bytes]) -> Response:
+    async def _stream(self, endpoint: Endpoint, request: Request, checked: ApiRequest) -> Response:
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream", headers=HEADERS)
+        messages: AsyncIterator[bytes] | None = await endpoint.answer(checked)
+        if messages is None:  # a browser comes back for more until it gets this
+            return Response(status_code=204, headers=HEADERS)
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(self._counted(messages), media_type="text/event-stream", headers=headers)
 
@@ -234,7 +237,7 @@ def _headers(request: Request) -> dict[str, str]:
 
 
 def _path_values(request: Request) -> dict[str, str]:
-    return {name: unquote(value) for name, value in request.path_params.items()}
+    return {name: check_text(name, unquote(value)) for name, value in request.path_params.items()}
 
 
 async def _body(request: Request, most: int) -> bytes:
@@ -259,8 +262,13 @@ def _json(request: Request, body: bytes) -> Any:
     if media_type != "application/json":
         raise HttpProblem(415, "not-json", "send JSON, with Content-Type: application/json")
     with suppress(ValueError, RecursionError):
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse_constant)
     raise UsageError("the body of the request isn't valid JSON")
+
+
+def _refuse_constant(name: str) -> Any:
+    """`NaN` and `Infinity` aren't JSON, although Python reads them."""
+    raise ValueError(name)
 
 
 def _response(answer: Any) -> Response:
@@ -283,4 +291,6 @@ async def _no_route(request: Request, problem: Exception) -> Response:
     """A path that doesn't exist, or a method that it doesn't have."""
     status = getattr(problem, "status_code", 500)
     what = f"there is no {request.method} {request.url.path[:200]!r} here"
-    return _problem(problem_details(HttpProblem(status, "no-route", what)))
+    response = _problem(problem_details(HttpProblem(status, "no-route", what)))
+    response.headers.update(getattr(problem, "headers", None) or {})
+    return response

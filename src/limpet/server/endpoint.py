@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.operations.stored_state import secrets_of, viewed_progress
 from limpet.errors import UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
+from limpet.frontends.run_facts import run_facts
 from limpet.journal.store import Store
 from limpet.runs import Runs
 from limpet.schedules import Schedules
 from limpet.server.timeline import Timelines
+from limpet.server.values import shown_values
 
 TEXT: Final = "text"
 TEXTS: Final = "texts"
@@ -39,6 +44,12 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 LARGEST_NUMBER: Final = 2**53
 """Whole numbers in requests are at most this large: JavaScript can't tell larger ones apart."""
 
+MAX_VALUES: Final = 1000
+"""Values in the query of a request, at most."""
+
+MAX_DEPTH: Final = 150
+"""Levels of lists and objects in the body of a request, at most. A store keeps a few more."""
+
 
 class Parameter(NamedTuple):
     """A value that a request may have, in its query or in its body."""
@@ -58,6 +69,26 @@ class Service(NamedTuple):
     graphs: Mapping[str, GraphOnStore]
     timelines: Timelines
     read_only: bool = False
+
+    def state(self, run_id: str, step: int | None = None) -> StoredState:
+        """The state of a run after a step, or its newest saved state."""
+        progress = viewed_progress(client_for(self.store), run_id, step)
+        secrets = secrets_of(progress) | self.known_secrets(progress.graph)
+        return StoredState(dict(progress.state_so_far()), secrets)
+
+    def known_secrets(self, graph: str) -> frozenset[str]:
+        """The keys that are secret by the code of a graph. Its runs know those that were when they were created."""
+        known = self.graphs.get(graph)
+        if known is None:
+            return frozenset()
+        return known.secrets
+
+
+class StoredState(NamedTuple):
+    """The values of a state as they are stored, and which of its keys are secret."""
+
+    values: Mapping[str, Any]
+    secrets: frozenset[str]
 
 
 class ApiRequest(NamedTuple):
@@ -112,6 +143,11 @@ class Endpoint(NamedTuple):
         return self.gives == "EventStream"
 
 
+def shown_run(info: RunInfo) -> dict[str, Any]:
+    """What a store knows of a run, as JSON."""
+    return shown_values(run_facts(info), ())
+
+
 def limit_of(request: ApiRequest, most: int, usual: int) -> int:
     """How many things a page is to have. Raises `UsageError` for less than one, or too many."""
     limit = request.values.get("limit")
@@ -126,16 +162,22 @@ def query_values(endpoint: Endpoint, pairs: Sequence[tuple[str, str]]) -> dict[s
     """The values in the query of a request. Raises `UsageError` for one that isn't known or doesn't fit."""
     known = {each.name: each for each in endpoint.query}
     found: dict[str, Any] = {}
+    if len(pairs) > MAX_VALUES:
+        raise UsageError(f"the query has {len(pairs):,} values, and at most {MAX_VALUES:,} are read")
     for name, text in pairs:
         parameter = known.get(name)
         if parameter is None:
-            raise UsageError(f"there is no parameter {name!r} here{did_you_mean(name, known)}")
+            raise UsageError(f"there is no parameter {name[:80]!r} here{did_you_mean(name[:80], known)}")
+        check_text(name, text)
         if parameter.kind == TEXTS:
             found.setdefault(name, []).append(text)
         elif name in found:
             raise UsageError(f"the parameter {name!r} was given twice")
         else:
             found[name] = _value_of_text(parameter, text)
+    for parameter in endpoint.query:
+        if parameter.is_required and parameter.name not in found:
+            raise UsageError(f"the parameter {parameter.name!r} is needed: {parameter.about}")
     return found
 
 
@@ -146,12 +188,36 @@ def body_values(endpoint: Endpoint, body: Any) -> dict[str, Any]:
     known = {each.name: each for each in endpoint.body}
     for name, value in body.items():
         if name not in known:
-            raise UsageError(f"the body has no field {name!r} here{did_you_mean(name, known)}")
+            raise UsageError(f"the body has no field {name[:80]!r} here{did_you_mean(name[:80], known)}")
         _check_value(known[name], value)
+    _check_depth(body)
     for parameter in endpoint.body:
         if parameter.is_required and parameter.name not in body:
             raise UsageError(f"the body needs the field {parameter.name!r}: {parameter.about}")
     return body
+
+
+def check_text(name: str, text: str) -> str:
+    """A text in a request. Raises `UsageError` for characters that no name has, and that not every store can keep."""
+    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError(f"{name!r} has a character that isn't valid in a text")
+    return text
+
+
+def _check_depth(body: Any) -> None:
+    """Raise `UsageError` for a body that is nested too deeply. It isn't walked recursively."""
+    level = [body]
+    for _ in range(MAX_DEPTH):
+        parts: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                parts += each.values()
+            elif isinstance(each, list):
+                parts += each
+        level = parts
+        if not level:
+            return
+    raise UsageError(f"the body of the request is nested more than {MAX_DEPTH} levels deep")
 
 
 def _value_of_text(parameter: Parameter, text: str) -> Any:
@@ -189,6 +255,14 @@ def _check_value(parameter: Parameter, value: Any) -> None:
             fits = isinstance(value, bool)
         case "object":
             fits = isinstance(value, dict)
+    for text in _texts_of(parameter, value, fits):
+        check_text(parameter.name, text)
     if not fits:
         wanted = {TEXTS: "a list of texts", FLAG: "true or false", INTEGER: "a whole number"}
         raise UsageError(f"the field {parameter.name!r} must be {wanted.get(parameter.kind, parameter.kind)}")
+
+
+def _texts_of(parameter: Parameter, value: Any, fits: bool) -> list[str]:
+    if not fits or parameter.kind not in (TEXT, TEXTS):
+        return []
+    return [value] if parameter.kind == TEXT else value

@@ -1,23 +1,130 @@
-"""Values of states as the API sends them: as JSON, without secrets, and large ones only when they are asked for."""
+"""Values of states as the API sends them: as JSON, without secrets, and large ones only when they are asked for.
+
+What JSON can't hold, as browsers read it, becomes text: whole numbers beyond 2**53, numbers that aren't finite,
+dates, and bytes (as base64). An instance of a registered class becomes `{"class": …, "content": …}`, whether the
+class is known here or not. So each answer is JSON that every client can read, and no number is rounded.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from math import isfinite
 from typing import Any, Final
 
-from limpet.graphs.secrets import MASK, masked
+from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.json_values import to_json_value
+from limpet.journal.encoding.unknown_values import UnknownValue
+from limpet.journal.encoding.user_types import TYPES
 
 LARGE: Final = 20_000
 """Bytes of JSON above which a value is left out, and only its size is sent."""
 
+LARGEST_INTEGER: Final = 2**53 - 1
+"""Programs that read all numbers as floats, as browsers do, read larger whole ones wrongly."""
+
+MAX_DEPTH: Final = 100
+"""Levels of a value that are shown."""
+
+TOO_DEEP: Final = "…"
+
+SECRET_TYPES: Final = "pydantic.types:Secret"
+"""How the names begin under which pydantic's types for secrets are registered."""
+
+_LONG_NUMBER: Final = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")
+"""What JSON with a whole number that is too large has in it, and other JSON hardly ever."""
+
+
+def shown_value(value: Any, secrets: Collection[str] = ()) -> Any:
+    """A value as JSON can express it. Values under secret keys, and secret results of tasks, are masked."""
+    return _shown(value, secrets, 0)
+
 
 def shown_values(values: Mapping[str, Any], secrets: Collection[str]) -> dict[str, Any]:
-    """The values of keys as JSON can express them. Those of secret keys are masked, at any depth."""
-    shown = to_json_value(masked(dict(values), secrets, mask=MASK))
+    """The values of keys, shown."""
+    shown = _shown(dict(values), secrets, 0)
     assert isinstance(shown, dict)
     return shown
+
+
+def _shown(value: Any, secrets: Collection[str], depth: int) -> Any:
+    kind = type(value)
+    if value is None or kind is str or kind is bool:
+        return value
+    if kind is int:
+        return value if abs(value) <= LARGEST_INTEGER else str(to_json_value(value))
+    if kind is float:
+        return value if isfinite(value) else repr(value)
+    if depth >= MAX_DEPTH:
+        return TOO_DEEP
+    if kind is dict:
+        return _shown_dict(value, secrets, depth)
+    if kind in (list, tuple, set, frozenset, deque):
+        items = [_shown(each, secrets, depth + 1) for each in value]
+        return sorted(items, key=repr) if kind in (set, frozenset) else items
+    return _shown_instance(value, secrets, depth)
+
+
+def _shown_dict(value: Mapping[Any, Any], secrets: Collection[str], depth: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    for key, each in value.items():
+        name = key if isinstance(key, str) else str(to_json_value(key))
+        while name in shown:
+            name = f"{name} ({type(key).__name__})"  # such as 1 beside "1"
+        shown[name] = MASK if key in secrets else _shown(each, secrets, depth + 1)
+    if shown.get("secret") is True and "result" in shown:
+        shown["result"] = MASK  # the record of a task
+    return shown
+
+
+def _shown_instance(value: Any, secrets: Collection[str], depth: int) -> Any:
+    if hasattr(value, "get_secret_value"):
+        return MASK
+    if isinstance(value, UnknownValue):
+        return _content(value.class_name, value.content, secrets, depth)
+    if hasattr(value, "tolist"):  # of numpy
+        return _shown(value.tolist(), secrets, depth + 1)
+    if isinstance(value, Mapping):
+        return _shown_dict(value, secrets, depth)
+    stored = TYPES.of_class(type(value))
+    if stored is not None:
+        return _content(stored.name, stored.to(value), secrets, depth)
+    if isinstance(value, (list, tuple)):
+        return [_shown(each, secrets, depth + 1) for each in value]
+    return to_json_value(value)
+
+
+def _content(name: str, content: Any, secrets: Collection[str], depth: int) -> Any:
+    """An instance of a class as what it is stored as."""
+    if name.startswith(SECRET_TYPES):
+        return MASK
+    return {"class": name, "content": _shown(content, secrets, depth + 1)}
+
+
+def not_json(values: Mapping[str, Any]) -> dict[str, str]:
+    """The keys whose values aren't exactly those that are shown, each with the name of the first type that isn't."""
+    found = {key: _foreign_type([value]) for key, value in values.items()}
+    return {key: name for key, name in found.items() if name}
+
+
+def _foreign_type(values: Iterable[Any]) -> str:
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        kind = type(value)
+        if kind is dict:
+            if not all(type(key) is str for key in value):
+                return "dict with other keys than texts"
+            waiting += value.values()
+        elif kind is list:
+            waiting += value
+        elif (kind is int and abs(value) > LARGEST_INTEGER) or (kind is float and not isfinite(value)):
+            return kind.__name__
+        elif kind not in (str, int, float, bool, type(None)):
+            return getattr(value, "class_name", kind.__name__)
+    return ""
 
 
 def without_large(values: Mapping[str, Any], limit: int = LARGE) -> tuple[dict[str, Any], dict[str, int]]:
@@ -41,5 +148,17 @@ def size_of(value: Any) -> int:
 
 
 def to_bytes(data: Any) -> bytes:
-    """Data as JSON."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "replace")
+    """Data as JSON that every client can read."""
+    try:
+        encoded = _encoded(data)
+    except (ValueError, RecursionError):  # for what isn't finite
+        return _encoded(shown_value(data))
+    if _LONG_NUMBER.search(encoded):
+        return _encoded(shown_value(data))
+    return encoded
+
+
+def _encoded(data: Any) -> bytes:
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=shown_value)
+    # Half of a surrogate pair can't be encoded; as an escape, JSON has it.
+    return text.encode("utf-8", "backslashreplace")
