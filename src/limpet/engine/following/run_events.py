@@ -110,6 +110,8 @@ class EventMaker:
         branch = self.root.at(path)
         place = {"run_id": self.run_id, "at": inner[2], "step": record[1], **self._place(path)}
         if inner[0] == STEP:
+            if path and record[2]:
+                place["began"] = record[2]
             return self._of_step(branch, place, inner)
         if inner[0] == OPEN:
             return self._of_opening(branch, place, inner[4])
@@ -141,10 +143,10 @@ class EventMaker:
             for name, field in (("forked_from", "parent"), ("parent", "child_of")):
                 if fields.get(field):
                     start[name] = fields[field]
-            return [start]
+            return [{**start, **_following(fields)}]
         reason = fields.get("reason") or ""
         if reason.startswith(ROLLED_BACK):
-            return [{"type": "rollback", **place, "reason": reason}]
+            return [{"type": "rollback", **place, "reason": reason, **_following(fields)}]
         if not after_gap:
             return []
         return [{"type": kind, **place, **more} for kind, more in self._run_stop(fields)]
@@ -158,7 +160,7 @@ class EventMaker:
             branch.complete()
         if node != PLANNER:
             changes = self._task_changes(record[6]) if "task" in place else self._changes(record[6])
-            return [{"type": "step", **place, "node": node, **changes}]
+            return [{"type": "step", **place, "node": node, **_next(record[5]), **changes}]
         skipped = {
             name: task.get("reason")
             for name, task in read_delta(record[6]).merges.get("tasks", {}).items()
@@ -241,8 +243,10 @@ class EventMaker:
         if changes.get("status") == PAUSED:
             questions = [dict(question) for question in branch.questions.values()]
             yield "question", {"reason": reason, "questions": questions}
-        elif changes.get("status") == FAILED or (changes.get("node") == END and changes.get("error")):
+        elif changes.get("status") == FAILED:
             yield "error", {"reason": reason, "error": _shown_error(changes.get("error"))}
+        elif changes.get("node") == END and changes.get("error"):
+            yield "error", {"reason": reason, "error": _shown_error(changes.get("error")), **_next(END)}
 
     def _letters(self, changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
         """Messages have come, a node has received one or waits for one, or none came in time."""
@@ -302,6 +306,20 @@ class EventMaker:
     def mask(self, value: Any) -> Any:
         """A value as it is shown: without the values of secret keys."""
         return masked(value, self.secrets, mask=MASK) if self.secrets else value
+
+
+def _next(node: str | None) -> Event:
+    """The node that comes next in the run or in a branch, None at its end; nothing if it isn't chosen yet."""
+    if node is None or node == PLANNER:
+        return {}
+    return {"next": None if node == END else node}
+
+
+def _following(fields: Mapping[str, Any]) -> Event:
+    """The same for the place where a run begins or is set back to, unless branches are open there."""
+    if "section" in fields:
+        return {}
+    return _next(fields.get("node"))
 
 
 def _waits(changes: Mapping[str, Any]) -> Iterator[tuple[str, Event]]:
