@@ -98,6 +98,10 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "total": _INTEGER,
             "more": {"type": "boolean"},
             "ready": _NUMBER,
+            "active": {
+                "type": "array",
+                "items": _object({"branch": _TEXT, "label": _TEXT, "since": _NUMBER}),
+            },
             "run": {"$ref": "#/components/schemas/Run"},
         }
     ),

@@ -12,6 +12,7 @@ from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import UsageError
 from limpet.frontends.run_facts import run_facts, step_facts
 from limpet.journal.encoding.json_values import to_json_value
+from limpet.journal.store import RUNNING
 from limpet.server.endpoint import (
     ANYTHING,
     FLAG,
@@ -67,6 +68,8 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
     version = request.values.get("after") or ""
     limit = limit_of(request, MAX_ROWS, MAX_ROWS)
     changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit)
+    if info.shown_status != RUNNING:
+        changes["active"] = []
     return {**changes, "run": to_json_value(run_facts(info))}
 
 

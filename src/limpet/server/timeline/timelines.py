@@ -1,0 +1,135 @@
+"""`Timelines`: the timelines of the runs that were looked at last. Each reads what is new when it is asked."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from itertools import islice
+from threading import Lock
+from typing import Any, Final
+
+from limpet.engine.following.cursor import EventCursor
+from limpet.engine.following.event_feed import EventFeed
+from limpet.errors import DamagedRecord, UsageError
+from limpet.journal.store import Store
+from limpet.server.timeline.event_rows import EventRows
+
+MAX_ROWS: Final = 5000
+"""Rows in one answer, at most."""
+
+KEPT_TIMELINES: Final = 8
+"""How many runs' timelines are remembered."""
+
+KEPT_ROWS: Final = 200_000
+"""How many rows all of them may have, unless one alone has more."""
+
+
+class Timeline:
+    """The rows of one run, as far as its journal was read.
+
+    Each row has the version at which it last changed: who knows a version gets only what changed since.
+    """
+
+    def __init__(self, store: Store, run_id: str, known_secrets: frozenset[str]) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._secrets = known_secrets
+        self._lock = Lock()
+        self._start_over()
+
+    def __len__(self) -> int:
+        return len(self._rows.log)
+
+    def _start_over(self) -> None:
+        self._feed = EventFeed(self._store, self._run_id, EventCursor(), self._secrets)
+        self._rows = EventRows()
+        self._epoch = secrets.token_hex(4)
+        """Tells the versions of these rows from those of others that were made of the same run."""
+        self._is_in_doubt = False
+        """Whether reading failed in the middle, so that it can't be continued."""
+
+    def changes(self, version: str, limit: int) -> dict[str, Any]:
+        """The rows that changed since a version, oldest change first, and the version after them."""
+        with self._lock:
+            if self._is_in_doubt:
+                self._start_over()
+            since = self._known_version(version)
+            is_behind = self._read(since + limit)
+            log = self._rows.log
+            rows = list(islice(log.since(since), limit + 1))
+            has_more = len(rows) > limit
+            rows = rows[:limit]
+            return {
+                "version": f"{self._epoch}.{rows[-1].version if has_more else log.version}",
+                "reset": since == 0,
+                "rows": [row.facts() for row in rows],
+                "total": len(log),
+                "dropped": log.dropped,
+                "more": has_more or is_behind,
+                "ready": self._rows.ready,
+                "active": self._rows.active(),
+            }
+
+    def _known_version(self, version: str) -> int:
+        epoch, _, number = version.partition(".")
+        if epoch != self._epoch or not (number.isascii() and number.isdecimal()):
+            return 0
+        return int(number[:12])
+
+    def _read(self, enough: int) -> bool:
+        """Read new events, until there are enough changes for an answer; True if there are more.
+
+        A damaged record that can't be passed ends the timeline, unless it is the first: then this raises.
+        """
+        self._is_in_doubt = True
+        has_more = True
+        while has_more and self._rows.log.version <= enough:
+            try:
+                batch = self._feed.read()
+            except DamagedRecord:
+                if not len(self):
+                    raise
+                has_more = False
+                break
+            for entry in batch.entries:
+                self._rows.take(entry.event)
+            has_more = batch.has_more
+        self._is_in_doubt = False
+        return has_more
+
+
+class Timelines:
+    """The timelines of the runs that were looked at last."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._lock = Lock()
+        self._kept: OrderedDict[tuple[str, float], Timeline] = OrderedDict()
+
+    def changes(
+        self, run_id: str, created: float, known_secrets: frozenset[str], version: str, limit: int
+    ) -> dict[str, Any]:
+        """What changed in a run's timeline since a version. `created` tells it from an earlier run of this id."""
+        if not 1 <= limit <= MAX_ROWS:
+            raise UsageError(f"limit must be from 1 to {MAX_ROWS}, not {limit}")
+        timeline = self._timeline(run_id, created, known_secrets)
+        try:
+            return timeline.changes(version, limit)
+        finally:
+            self._trim()
+
+    def _timeline(self, run_id: str, created: float, known_secrets: frozenset[str]) -> Timeline:
+        with self._lock:
+            timeline = self._kept.pop((run_id, created), None)
+            if timeline is None:
+                timeline = Timeline(self._store, run_id, known_secrets)
+            self._kept[run_id, created] = timeline
+            return timeline
+
+    def _trim(self) -> None:
+        """Forget the timelines that weren't looked at for longest, if there are too many, or too large ones."""
+        with self._lock:
+            rows = sum(map(len, self._kept.values()))
+            while len(self._kept) > 1 and (len(self._kept) > KEPT_TIMELINES or rows > KEPT_ROWS):
+                _, timeline = self._kept.popitem(last=False)
+                rows -= len(timeline)
