@@ -47,6 +47,12 @@ def article(store):
     return graph.compile(store=store, preserve=True)
 
 
+def asking(store):
+    graph = StateGraph(name="asking").add_node("ask", lambda state: {"said": pause("Publish?")})
+    graph.set_entry_point("ask").set_finish_point("ask")
+    return graph.compile(store=store)
+
+
 @contextmanager
 def server(graph_of=article, **options):
     store = MemoryStore()
@@ -240,12 +246,15 @@ def test_a_read_only_server_changes_nothing_h19():
 
 
 def test_a_run_is_exported_and_imported_as_a_file_h19():
-    with server() as client:
-        run_to_stop(client, "kelp")
+    with server(asking) as client:
+        list(client.graph.stream({}, run_id="kelp"))
         content = client.get(f"{PREFIX}/runs/kelp/export").content
         answer = client.post(f"{PREFIX}/runs/import", params={"run_id": "copy"}, content=content)
         assert answer.json()["questions"][0]["prompt"] == "Publish?"
         assert client.post(f"{PREFIX}/runs/import", content=b"nonsense").status_code >= 400
+    with server() as client:
+        run_to_stop(client, "kelp")
+        assert get(client, "/runs/kelp/export", 403)["code"] == "has-secrets"
 
 
 def test_live_events_continue_after_the_last_one_that_was_received_h19():
@@ -297,7 +306,7 @@ def test_large_values_are_sent_when_they_are_asked_for_h19():
     with server(large) as client:
         client.graph.execute({}, run_id="big")
         found = get(client, "/runs/big/state")
-        assert found == {"values": {"small": 1}, "large": {"text": 100_000}}
+        assert found == {"values": {"small": 1}, "large": {"text": 100_000}, "not_json": {}}
         assert len(get(client, "/runs/big/state", key="text")["values"]["text"]) == 100_000
         changes = get(client, "/runs/big/diff", a=0, b=1)["changes"]
         assert changes["text"] == {"change": "added", "after_size": 100_000}

@@ -31,10 +31,12 @@ from limpet.server.page_routes import page_routes
 from limpet.server.problems import MEDIA_TYPE, HttpProblem, internal_problem, problem_details
 from limpet.server.routes import about as about_routes
 from limpet.server.routes import graphs as graph_routes
+from limpet.server.routes import history as history_routes
 from limpet.server.routes import questions as question_routes
 from limpet.server.routes import run as run_routes
 from limpet.server.routes import runs as runs_routes
 from limpet.server.routes import schedules as schedule_routes
+from limpet.server.routes import states as state_routes
 from limpet.server.routes import streams as stream_routes
 from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard
 from limpet.server.timeline import Timelines
@@ -68,6 +70,8 @@ ENDPOINTS: Final = (
     *schedule_routes.ENDPOINTS,
     *question_routes.ENDPOINTS,
     *stream_routes.ENDPOINTS,
+    *history_routes.ENDPOINTS,
+    *state_routes.ENDPOINTS,
     *run_routes.ENDPOINTS,
 )
 """All routes under `PREFIX`. The first that matches a path answers."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.operations.run_info import RunInfo, info_at_last_stop
 from limpet.engine.operations.stored_state import secrets_of, viewed_progress
-from limpet.errors import UsageError, did_you_mean
+from limpet.errors import DamagedRecord, UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.frontends.run_facts import run_facts
 from limpet.journal.store import Store
@@ -75,6 +75,13 @@ class Service(NamedTuple):
         progress = viewed_progress(client_for(self.store), run_id, step)
         secrets = secrets_of(progress) | self.known_secrets(progress.graph)
         return StoredState(dict(progress.state_so_far()), secrets)
+
+    def secrets(self, run_id: str) -> frozenset[str]:
+        """The secret keys of a run, as far as they can be known. Raises `RunNotFound`."""
+        try:
+            return self.state(run_id).secrets
+        except (DamagedRecord, UsageError):  # such as a journal that was deleted when the run completed
+            return self.known_secrets(info_at_last_stop(client_for(self.store), run_id).graph)
 
     def known_secrets(self, graph: str) -> frozenset[str]:
         """The keys that are secret by the code of a graph. Its runs know those that were when they were created."""

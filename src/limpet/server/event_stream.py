@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from typing import Any, Final
 
 from limpet.errors import LimpetError
-from limpet.handle import RunHandle
-from limpet.journal.encoding.json_values import to_json_value
 from limpet.server.problems import problem_details
-from limpet.server.values import LARGE, size_of, to_bytes, without_large
+from limpet.server.values import LARGE, shown_value, size_of, to_bytes, without_large
 
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a comment is sent, if nothing else is: proxies end connections that are silent."""
@@ -18,45 +16,60 @@ KEEP_ALIVE: Final = 15.0
 VALUES: Final = ("update", "appended", "merged", "replaced")
 """The fields of an event that have values of the state, by key."""
 
+MASKED: Final = (*VALUES, "data")
+"""The fields in which keys may be secret. Those of an event itself may have the name of such a key."""
 
-async def event_stream(handle: RunHandle[Any], after: str | None) -> AsyncIterator[bytes]:
-    """The events of a run after a cursor, and from now on, until it ends."""
-    events = handle.aevents(after)
-    waiting: asyncio.Task[dict[str, Any]] | None = None
+NOTHING_NEW: Final = b": nothing new\n\n"
+"""A comment, which clients ignore."""
+
+Event = dict[str, Any]
+
+
+async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -> AsyncIterator[bytes]:
+    """The events of a run, from where they begin until it ends."""
+    waiting: asyncio.Task[Event] | None = None
     try:
         while True:
             waiting = waiting or asyncio.ensure_future(anext(events))
             done, _ = await asyncio.wait([waiting], timeout=KEEP_ALIVE)
             if not done:
-                yield b": nothing new\n\n"
+                yield NOTHING_NEW
                 continue
             event = waiting.result()
             waiting = None
-            yield message("event", shown_event(event), event["cursor"])
+            yield message("event", shown_event(event, secrets), event["cursor"])
     except StopAsyncIteration:
         yield message("end", {})
     except LimpetError as problem:
         yield message("problem", problem_details(problem))
     finally:
+        # The client may have gone, so nothing is waited for here. Events that are waited for end with their task.
         if waiting is not None:
             waiting.cancel()
+        elif isinstance(events, AsyncGenerator):
+            await events.aclose()
 
 
-def shown_event(event: dict[str, Any]) -> dict[str, Any]:
-    """An event as JSON can express it. Large values are left out, and `large` has their sizes."""
-    shown: dict[str, Any] = to_json_value(event)
+def shown_event(event: Event, secrets: Collection[str] = (), whole: bool = False) -> Event:
+    """An event as JSON can express it. Unless it is wanted whole, `large` has the sizes of large values instead.
+
+    The events of a run have masks under secret keys already, but not inside of instances of classes.
+    """
+    shown: Event = {}
+    for field, value in event.items():
+        shown[field] = shown_value(value, secrets if field in MASKED else ())
+    if whole:
+        return shown
     sizes: dict[str, int] = {}
     for field in VALUES:
         if isinstance(shown.get(field), dict):
             shown[field], large = without_large(shown[field])
             sizes |= large
+    for field in ("data", "value", "answers"):
+        if field in shown and size_of(shown[field]) > LARGE:
+            sizes[field] = size_of(shown.pop(field))
     if sizes:
         shown["large"] = sizes
-    if "data" in shown:
-        size = size_of(shown["data"])
-        if size > LARGE:
-            del shown["data"]
-            shown["large"] = {"data": size}
     return shown
 
 

@@ -20,6 +20,8 @@ _NUMBER: Final = {"type": "number"}
 _INTEGER: Final = {"type": "integer"}
 _OBJECT: Final = {"type": "object"}
 _OPTIONAL_TEXT: Final = {"type": ["string", "null"]}
+_SIZES: Final = {"type": "object", "additionalProperties": _INTEGER}
+_TEXTS_BY_KEY: Final = {"type": "object", "additionalProperties": _TEXT}
 
 
 def _list_of(name: str) -> dict[str, Any]:
@@ -65,11 +67,35 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "at": _NUMBER,
             "next": _OPTIONAL_TEXT,
             "status": _TEXT,
+            "keys": {"type": "array", "items": _TEXT},
+            "reason": _OPTIONAL_TEXT,
         }
     ),
     "StepPage": _object({"steps": _list_of("Step"), "next": {"type": ["integer", "null"]}}),
-    "State": _object({"values": _OBJECT, "large": {"type": "object", "additionalProperties": _INTEGER}}),
-    "Sizes": _object({"sizes": {"type": "object", "additionalProperties": _INTEGER}}),
+    "State": _object({"values": _OBJECT, "large": _SIZES, "not_json": _TEXTS_BY_KEY}),
+    "Sizes": _object({"sizes": _SIZES}),
+    "Task": _object(
+        {"task": _TEXT, "depends_on": {"type": "array", "items": _TEXT}, "status": _OPTIONAL_TEXT},
+        result={},
+        result_size=_INTEGER,
+        timestamp=_NUMBER,
+        duration=_NUMBER,
+        attempts=_INTEGER,
+        layer=_INTEGER,
+        reason=_OPTIONAL_TEXT,
+        error={"type": ["object", "null"]},
+        secret={"type": "boolean"},
+    ),
+    "TaskList": _object({"tasks": _list_of("Task")}),
+    "OutputPage": _object(
+        {
+            "items": {"type": "array", "items": _object({"number": _INTEGER, "type": _TEXT, "at": _NUMBER})},
+            "next": {"type": ["integer", "null"]},
+        }
+    ),
+    "QuestionList": _object(
+        {"questions": {"type": "array", "items": _object({"id": _TEXT, "prompt": _TEXT})}}
+    ),
     "Difference": _object(
         {"changes": {"type": "object", "additionalProperties": _object({"change": _TEXT})}}
     ),

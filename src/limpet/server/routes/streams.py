@@ -11,16 +11,29 @@ from typing import Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from limpet.engine.following.cursor import EventCursor
+from limpet.journal.store import ENDED
 from limpet.server.endpoint import TEXT, ApiRequest, Endpoint, Parameter
 from limpet.server.event_stream import event_stream
 from limpet.server.routes.run import timeline
 from limpet.server.timeline_stream import timeline_stream
 
 
-async def run_events(request: ApiRequest) -> AsyncIterator[bytes]:
-    """What happened in a run after a cursor, and what happens from now on."""
-    handle = await request.service.runs.aget(request.run_id)
-    return event_stream(handle, request.values.get("after"))
+async def run_events(request: ApiRequest) -> AsyncIterator[bytes] | None:
+    """What happened in a run after a cursor, and what happens from now on; None if there won't be more."""
+    service = request.service
+    after = request.values.get("after")
+    handle = await service.runs.aget(request.run_id)
+    events = handle.aevents(after)
+
+    def is_over() -> bool:
+        head = service.store.head(request.run_id)
+        cursor = EventCursor.from_text(after, request.run_id)
+        return head.status in ENDED and cursor.record >= head.sequence and cursor.output >= head.output
+
+    if await run_in_threadpool(is_over):
+        return None
+    secrets = await run_in_threadpool(service.secrets, request.run_id)
+    return event_stream(events, secrets)
 
 
 async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
