@@ -1,14 +1,13 @@
 """Values of states as the API sends them: as JSON, without secrets, and large ones only when they are asked for.
 
-What JSON can't hold, as browsers read it, becomes text: whole numbers beyond 2**53, numbers that aren't finite,
-dates, and bytes (as base64). An instance of a registered class becomes `{"class": …, "content": …}`, whether the
-class is known here or not. So each answer is JSON that every client can read, and no number is rounded.
+What JSON can't hold becomes text: numbers that aren't finite, dates, and bytes (as base64). An instance of a registered
+class becomes `{"class": …, "content": …}`, whether the class is known here or not. Whole numbers are sent with all their
+digits: a client that reads numbers as floats, as browsers do, has to read those beyond 2**53 in another way.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from math import isfinite
@@ -22,9 +21,6 @@ from limpet.journal.encoding.user_types import TYPES
 LARGE: Final = 20_000
 """Bytes of JSON above which a value is left out, and only its size is sent."""
 
-LARGEST_INTEGER: Final = 2**53 - 1
-"""Programs that read all numbers as floats, as browsers do, read larger whole ones wrongly."""
-
 MAX_DEPTH: Final = 100
 """Levels of a value that are shown."""
 
@@ -32,9 +28,6 @@ TOO_DEEP: Final = "…"
 
 SECRET_TYPES: Final = "pydantic.types:Secret"
 """How the names begin under which pydantic's types for secrets are registered."""
-
-_LONG_NUMBER: Final = re.compile(rb"(?<![\d.])\d{16,}(?![\d.eE])")
-"""What JSON with a whole number that is too large has in it, and other JSON hardly ever."""
 
 
 def shown_value(value: Any, secrets: Collection[str] = ()) -> Any:
@@ -53,24 +46,24 @@ def _shown(value: Any, secrets: Collection[str], depth: int) -> Any:
     kind = type(value)
     if value is None or kind is str or kind is bool:
         return value
-    if kind is int:
-        return value if abs(value) <= LARGEST_INTEGER else str(to_json_value(value))
-    if kind is float:
-        return value if isfinite(value) else repr(value)
+    if kind is int or kind is float:
+        return to_json_value(value)  # as text if it isn't finite, or has thousands of digits
     if depth >= MAX_DEPTH:
         return TOO_DEEP
     if kind is dict:
         return _shown_dict(value, secrets, depth)
     if kind in (list, tuple, set, frozenset, deque):
         items = [_shown(each, secrets, depth + 1) for each in value]
-        return sorted(items, key=repr) if kind in (set, frozenset) else items
+        if kind in (set, frozenset):
+            items.sort(key=repr)
+        return items
     return _shown_instance(value, secrets, depth)
 
 
 def _shown_dict(value: Mapping[Any, Any], secrets: Collection[str], depth: int) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     for key, each in value.items():
-        name = key if isinstance(key, str) else str(to_json_value(key))
+        name = str(to_json_value(key))
         while name in shown:
             name = f"{name} ({type(key).__name__})"  # such as 1 beside "1"
         shown[name] = MASK if key in secrets else _shown(each, secrets, depth + 1)
@@ -120,7 +113,7 @@ def _foreign_type(values: Iterable[Any]) -> str:
             waiting += value.values()
         elif kind is list:
             waiting += value
-        elif (kind is int and abs(value) > LARGEST_INTEGER) or (kind is float and not isfinite(value)):
+        elif kind is float and not isfinite(value):
             return kind.__name__
         elif kind not in (str, int, float, bool, type(None)):
             return getattr(value, "class_name", kind.__name__)
@@ -150,12 +143,9 @@ def size_of(value: Any) -> int:
 def to_bytes(data: Any) -> bytes:
     """Data as JSON that every client can read."""
     try:
-        encoded = _encoded(data)
-    except (ValueError, RecursionError):  # for what isn't finite
+        return _encoded(data)
+    except (ValueError, RecursionError):  # for what isn't finite, and what is too deep
         return _encoded(shown_value(data))
-    if _LONG_NUMBER.search(encoded):
-        return _encoded(shown_value(data))
-    return encoded
 
 
 def _encoded(data: Any) -> bytes:
