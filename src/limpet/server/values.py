@@ -1,8 +1,8 @@
 """Values of states as the API sends them: as JSON, without secrets, and large ones only when they are asked for.
 
-What JSON can't hold becomes text: numbers that aren't finite, dates, and bytes (as base64). An instance of a registered
-class becomes `{"class": …, "content": …}`, whether the class is known here or not. Whole numbers are sent with all their
-digits: a client that reads numbers as floats, as browsers do, has to read those beyond 2**53 in another way.
+What JSON can't hold becomes text: numbers that aren't finite, dates, and bytes (as base64). An instance of a
+registered class becomes `{"class": …, "content": …}`, whether the class is known here or not. Whole numbers are sent
+with all their digits: a client that reads numbers as floats has to read those beyond 2**53 in another way.
 """
 
 from __future__ import annotations
