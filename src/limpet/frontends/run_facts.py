@@ -22,6 +22,8 @@ def run_facts(info: RunInfo) -> dict[str, Any]:
         "questions": [question._asdict() for question in info.questions],
         "waits": [wait._asdict() for wait in info.waits],
         "messages": dict(info.messages),
+        "waits_for_approval": info.waits_for_approval,
+        "held_by": info.held_by,
     }
 
 

@@ -1,0 +1,128 @@
+/** What starts runs by itself: the schedules, when each is due, and what can be done with it. */
+
+import { get, post, remove } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { pageUrl } from "../core/router.js";
+import { refresh } from "../core/screen.js";
+import { codeBlock, codePanel } from "../parts/code_panel.js";
+import { closeDialog, openDialog } from "../parts/dialog.js";
+import { complain, say } from "../parts/notices.js";
+import { statusMark } from "../parts/status_mark.js";
+import { timeView } from "../parts/time.js";
+
+const RELOAD = 10000;
+const SHOWN_RUNS = 5;
+
+export class SchedulesPage {
+  title = "Schedules";
+
+  constructor({ about }) {
+    this.about = about;
+  }
+
+  start() {
+    this.load();
+    this.timer = setInterval(() => !document.hidden && this.load(), RELOAD);
+  }
+
+  stop() {
+    clearInterval(this.timer);
+  }
+
+  async load() {
+    try {
+      this.schedules = (await get("/schedules")).schedules;
+    } catch (error) {
+      complain(error);
+    }
+    refresh();
+  }
+
+  view() {
+    return h("main", { class: "page" }, h("h1", {}, "Schedules"), this.schedules && (this.schedules.length ? this.table() : this.nothing()));
+  }
+
+  table() {
+    return h(
+      "table",
+      { class: "plain-table wide" },
+      h("thead", {}, h("tr", {}, ["", "name", "graph", "when", "next", "newest runs", ""].map((each, index) => h("th", { key: index }, each)))),
+      h("tbody", {}, this.schedules.map((each) => this.row(each))),
+    );
+  }
+
+  row(schedule) {
+    const recent = (schedule.recent ?? []).filter((each) => each.run_id).slice(-SHOWN_RUNS);
+    return h(
+      "tr",
+      { key: schedule.name },
+      h("td", { title: schedule.status }, statusMark(schedule.status)),
+      h("td", {}, h("b", {}, schedule.name)),
+      h("td", {}, h("a", { href: pageUrl("graphs", schedule.graph) }, schedule.graph)),
+      h("td", {}, schedule.when, h("span", { class: "faint" }, ` ${schedule.timezone ?? ""}`)),
+      h("td", {}, schedule.next_time ? timeView(schedule.next_time) : h("span", { class: "faint" }, schedule.status)),
+      h(
+        "td",
+        { class: "recent" },
+        recent.map((each) => h("a", { key: each.run_id, href: pageUrl("runs", each.run_id), title: `${each.run_id}: ${each.status ?? ""}` }, statusMark(each.status ?? "queued"))),
+      ),
+      h("td", { class: "row-actions" }, !this.about.read_only && this.actions(schedule)),
+    );
+  }
+
+  actions(schedule) {
+    const { name, status } = schedule;
+    const path = `/schedules/${encodeURIComponent(name)}`;
+    return [
+      h("button", { key: "now", class: "small", onclick: () => this.do(name, async () => this.triggered(await post(`${path}/trigger`))) }, "run now"),
+      status === "paused"
+        ? h("button", { key: "resume", class: "small", onclick: () => this.do(name, () => post(`${path}/resume`)) }, "resume")
+        : h("button", { key: "pause", class: "small", onclick: () => this.do(name, () => post(`${path}/pause`)) }, "pause"),
+      h("button", { key: "delete", class: "small", onclick: () => this.confirmDelete(name, path) }, "delete"),
+    ];
+  }
+
+  triggered({ run_id: id }) {
+    say(`started ${id}`, { href: pageUrl("runs", id), text: "open" });
+  }
+
+  async do(name, action) {
+    try {
+      await action();
+      await this.load();
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  confirmDelete(name, path) {
+    const code = {
+      cli: `limpet schedules delete ${name}`,
+      python: `from limpet import Schedules\n\nSchedules(STORE).delete(${JSON.stringify(name)})`,
+    };
+    const start = async () => {
+      closeDialog();
+      await this.do(name, () => remove(path));
+    };
+    const view = () => [
+      h("p", {}, `${name} starts nothing any more. Its runs stay.`),
+      codePanel(code),
+      h(
+        "div",
+        { class: "dialog-actions" },
+        h("button", { onclick: closeDialog }, "Close"),
+        h("button", { class: "danger", autofocus: true, onclick: start }, "Delete schedule"),
+      ),
+    ];
+    openDialog({ title: "Delete schedule", view });
+  }
+
+  nothing() {
+    return h(
+      "div",
+      { class: "empty" },
+      h("p", {}, "Nothing starts by itself yet. This starts a run every night:"),
+      codeBlock("Command line", 'limpet schedules add nightly MODULE:GRAPH --cron "30 2 * * *" --timezone Europe/Berlin'),
+    );
+  }
+}

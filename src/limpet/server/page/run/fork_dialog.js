@@ -1,0 +1,199 @@
+/** A new run that starts where this one was after a step, with edits of its state. */
+
+import { get, post, runPath } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { parseExact, textOf } from "../core/exact_json.js";
+import { size } from "../core/format.js";
+import { go, pageUrl } from "../core/router.js";
+import { refresh } from "../core/screen.js";
+import { codePanel } from "../parts/code_panel.js";
+import { forkCode } from "../parts/commands.js";
+import { closeDialog, openDialog } from "../parts/dialog.js";
+import { say } from "../parts/notices.js";
+
+/** Open the dialog. `knowsGraph` says whether the server has the code of the graph, which edits and new runs need. */
+export function openForkDialog(run, step, knowsGraph) {
+  const work = new ForkWork(run, step, knowsGraph);
+  openDialog({ title: `Fork ${run.run_id}`, view: () => work.view(), wide: true });
+  work.load();
+}
+
+class ForkWork {
+  constructor(run, step, knowsGraph) {
+    this.run = run;
+    this.step = step ?? run.step;
+    this.knowsGraph = knowsGraph;
+    this.newId = "";
+    this.begin = true;
+    this.problem = "";
+    this.isWorking = false;
+    this.texts = null;
+    this.original = {};
+    this.large = {};
+    this.added = { key: "", text: "" };
+  }
+
+  async load() {
+    this.texts = null;
+    this.problem = "";
+    refresh();
+    try {
+      const found = await get(runPath(this.run.run_id, "/state"), { step: this.step });
+      this.original = Object.fromEntries(Object.entries(found.values).map(([key, value]) => [key, textOf(value, 2)]));
+      this.texts = { ...this.original };
+      this.large = found.large;
+    } catch (error) {
+      this.problem = error.message;
+    }
+    refresh();
+  }
+
+  async loadLarge(key) {
+    const found = await get(runPath(this.run.run_id, "/state"), { step: this.step, key });
+    this.original[key] = textOf(found.values[key], 2);
+    this.texts[key] = this.original[key];
+    delete this.large[key];
+    refresh();
+  }
+
+  /** The values that were edited. Throws an `Error` for a text that isn't JSON. */
+  update() {
+    const changed = Object.entries(this.texts ?? {}).filter(([key, text]) => text !== this.original[key]);
+    if (this.added.key.trim()) changed.push([this.added.key.trim(), this.added.text]);
+    return Object.fromEntries(changed.map(([key, text]) => [key, parsed(key, text)]));
+  }
+
+  view() {
+    if (!this.knowsGraph) {
+      return h(
+        "p",
+        {},
+        "The server doesn't have the code of this graph, which a fork needs. Start it with ",
+        h("code", {}, `limpet serve --graph MODULE:GRAPH`),
+        ".",
+      );
+    }
+    return h(
+      "form",
+      { onsubmit: (event) => this.start(event) },
+      h("p", {}, "The new run begins with the state that this one had after step ", this.stepInput(), ". Finished steps don't run again."),
+      this.texts === null ? h("p", { class: "faint" }, "loading the state …") : this.editors(),
+      h("label", { class: "field" }, "id of the new run ", h("input", { value: this.newId, placeholder: "a new one", oninput: (event) => ((this.newId = event.target.value.trim()), refresh()) })),
+      h(
+        "label",
+        { class: "check" },
+        h("input", { type: "checkbox", checked: this.begin, onchange: (event) => (this.begin = event.target.checked) }),
+        " hand it to the workers at once",
+      ),
+      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
+      codePanel(this.code()),
+      h(
+        "div",
+        { class: "dialog-actions" },
+        h("button", { type: "button", onclick: closeDialog }, "Close"),
+        h("button", { class: "primary", disabled: this.isWorking || this.texts === null }, this.isWorking ? "working …" : "Fork"),
+      ),
+    );
+  }
+
+  stepInput() {
+    return h("input", {
+      type: "number",
+      class: "step-input",
+      "aria-label": "step",
+      min: 0,
+      max: this.run.step,
+      value: String(this.step),
+      onchange: (event) => {
+        this.step = Number(event.target.value);
+        this.load();
+      },
+    });
+  }
+
+  editors() {
+    return h(
+      "div",
+      { class: "fields" },
+      Object.keys(this.texts).sort().map((key) => this.editor(key)),
+      Object.entries(this.large).map(([key, bytes]) =>
+        h(
+          "div",
+          { key, class: "field" },
+          h("span", { class: "tree-key" }, key),
+          h("button", { type: "button", class: "small", onclick: () => this.loadLarge(key) }, `${size(bytes)}, show`),
+        ),
+      ),
+      this.adding(),
+    );
+  }
+
+  editor(key) {
+    const text = this.texts[key];
+    const isChanged = text !== this.original[key];
+    return h(
+      "label",
+      { key, class: isChanged ? "field edited" : "field" },
+      h("span", { class: "tree-key" }, key, isChanged && h("span", { class: "faint" }, " edited")),
+      h("textarea", {
+        class: "code-input",
+        rows: Math.min(text.split("\n").length, 10),
+        spellcheck: "false",
+        value: text,
+        name: key,
+        oninput: (event) => {
+          this.texts[key] = event.target.value;
+          refresh();
+        },
+      }),
+    );
+  }
+
+  adding() {
+    const set = (name) => (event) => {
+      this.added[name] = event.target.value;
+      refresh();
+    };
+    return h(
+      "div",
+      { class: "field add-key" },
+      h("input", { placeholder: "another key", "aria-label": "another key", value: this.added.key, oninput: set("key") }),
+      h("input", { placeholder: "its value as JSON", "aria-label": "value of the other key", value: this.added.text, oninput: set("text") }),
+    );
+  }
+
+  code() {
+    try {
+      return forkCode(this.run.run_id, this.step, this.update(), this.newId);
+    } catch {
+      return forkCode(this.run.run_id, this.step, {}, this.newId);
+    }
+  }
+
+  async start(event) {
+    event.preventDefault();
+    this.isWorking = true;
+    this.problem = "";
+    refresh();
+    try {
+      const body = { step: this.step, update: this.update(), begin: this.begin, ...(this.newId && { new_run_id: this.newId }) };
+      const made = await post(runPath(this.run.run_id, "/fork"), body);
+      closeDialog();
+      const compare = `${pageUrl("compare")}?a=${encodeURIComponent(this.run.run_id)}&b=${encodeURIComponent(made.run_id)}`;
+      say(`forked as ${made.run_id}`, { href: compare, text: "compare" });
+      go(pageUrl("runs", made.run_id));
+    } catch (error) {
+      this.problem = error.message;
+    }
+    this.isWorking = false;
+    refresh();
+  }
+}
+
+function parsed(key, text) {
+  try {
+    return parseExact(text);
+  } catch (error) {
+    throw new Error(`${key} isn't JSON (a text needs quotes): ${error.message}`);
+  }
+}

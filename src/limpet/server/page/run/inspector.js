@@ -1,0 +1,308 @@
+/** What a step did: its error, its questions, what changed, what it emitted, and its times. */
+
+import { get, runPath } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { textOf } from "../core/exact_json.js";
+import { count, exactTime, size, span } from "../core/format.js";
+import { refresh } from "../core/screen.js";
+import { codePanel } from "../parts/code_panel.js";
+import { stateCode } from "../parts/commands.js";
+import { copyButton } from "../parts/copy.js";
+import { diffView } from "../parts/diff_view.js";
+import { complain } from "../parts/notices.js";
+import { stateTree, TreeState, valueTree } from "../parts/state_tree.js";
+import { statusLabel } from "../parts/status_mark.js";
+import { piecesOf } from "./timeline_model.js";
+
+const OUTPUT_SHOWN = 100;
+
+export class Inspector {
+  constructor({ id, fork }) {
+    this.id = id;
+    this.fork = fork;
+    this.tree = new TreeState();
+    this.mode = "changed";
+    this.row = null;
+    this.clear();
+  }
+
+  clear() {
+    this.detail = null;
+    this.changes = null;
+    this.state = null;
+    this.problem = "";
+    this.attempt = null;
+  }
+
+  /** Show a row: load what isn't known of it. */
+  show(row) {
+    const isSame = this.row?.id === row.id && this.row?.end === row.end && this.row?.status === row.status;
+    if (this.row?.id !== row.id) {
+      this.clear();
+      this.tree = new TreeState();
+    }
+    const grew = this.row?.output !== row.output;
+    this.row = row;
+    if (!isSame || grew) this.load();
+    refresh();
+  }
+
+  async load() {
+    this.request?.abort();
+    this.request = new AbortController();
+    const { signal } = this.request;
+    const { row } = this;
+    try {
+      this.detail = await get(runPath(this.id, `/timeline/${row.id}`), {}, { signal });
+      if (this.hasStep()) await this.loadChanges(signal);
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      this.problem = error.message;
+    }
+    if (this.mode === "state" && this.hasStep()) this.loadState();
+    refresh();
+  }
+
+  /** The state before and after the step; where it is no longer kept, what the step's record has. */
+  async loadChanges(signal) {
+    const { row } = this;
+    if (row.branch || row.task || row.end === undefined || row.step < 1) return;
+    try {
+      const found = await get(runPath(this.id, "/diff"), { a: row.step - 1, b: row.step }, { signal });
+      if (this.row === row) this.changes = found.changes;
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      this.changes = null;
+    }
+  }
+
+  async loadState() {
+    const { row } = this;
+    try {
+      const found = await get(runPath(this.id, "/state"), { step: row.step });
+      if (this.row === row) this.state = found;
+    } catch (error) {
+      complain(error);
+    }
+    refresh();
+  }
+
+  hasStep() {
+    return this.row?.step !== undefined && this.row?.step !== null;
+  }
+
+  view(run, forms, isReadOnly) {
+    const { row } = this;
+    return h(
+      "aside",
+      { class: "inspector", "aria-label": "the selected step" },
+      forms.length > 0 && h("section", { class: "panel panel-question", "aria-label": "questions" }, forms.map((form) => form.view())),
+      this.failure(run),
+      row && [
+        h(
+          "header",
+          { key: "head", class: "inspector-head" },
+          h("h2", {}, row.label || "step"),
+          statusLabel(row.status),
+          this.hasStep() && h("span", { class: "faint" }, `step ${row.step}`),
+          row.branch && h("span", { class: "faint" }, `in ${row.branch}`),
+        ),
+        this.attempts(),
+        this.notes(),
+        this.content(),
+        this.output(),
+        this.times(),
+        this.actions(run, isReadOnly),
+      ],
+    );
+  }
+
+  /** The error for which the run has stopped, or of the selected step. */
+  failure(run) {
+    const own = this.attempt === null ? this.detail?.error : this.detail?.attempts?.[this.attempt]?.error;
+    const isRunError = !this.row || this.row.status === "failed";
+    const error = own ?? (isRunError && run.stored_status === "failed" ? run.error : null);
+    const text = !error && isRunError && run.stored_status === "failed" ? run.reason : null;
+    if (!error && !text) return null;
+    return h(
+      "section",
+      { class: "panel panel-error", "aria-label": "error" },
+      error ? h("p", { class: "error-text" }, h("b", {}, `${error.type}: `), error.message) : h("p", { class: "error-text" }, text),
+      error?.node && h("p", { class: "faint" }, `in ${error.node}`),
+      error?.traceback && h("details", { class: "traceback", open: error.traceback.length < 1200 }, h("summary", {}, "traceback"), h("pre", {}, error.traceback)),
+      error && copyButton("copy", () => `${error.type}: ${error.message}\n${error.traceback ?? ""}`, "copied the error"),
+    );
+  }
+
+  attempts() {
+    const attempts = this.row.attempts ?? [];
+    if (attempts.length < 2) return null;
+    const choose = (index) => {
+      this.attempt = this.attempt === index ? null : index;
+      refresh();
+    };
+    return h(
+      "div",
+      { class: "attempts", role: "group", "aria-label": "attempts" },
+      attempts.map(([from, to, error], index) =>
+        h(
+          "button",
+          { key: index, class: this.attempt === index ? "small chosen" : "small", title: error, onclick: () => choose(index) },
+          `${index + 1} · ${span(to - from)}`,
+        ),
+      ),
+    );
+  }
+
+  notes() {
+    const { row } = this;
+    const asked = this.detail?.questions ?? [];
+    const answers = Object.entries(this.detail?.answers ?? {});
+    const by = this.detail?.by ?? {};
+    return [
+      row.status === "waiting" && h("p", { key: "waits" }, `waits for ${row.note}`),
+      row.status === "skipped" && h("p", { key: "skipped" }, row.note),
+      answers.length > 0 &&
+        h(
+          "dl",
+          { key: "answers", class: "answers" },
+          answers.map(([id, value]) => [
+            h("dt", { key: `${id}-q` }, asked.find((each) => each.id === id)?.prompt ?? id),
+            h("dd", { key: `${id}-a` }, valueTree(value, this.tree, `answer-${id}`), by[id] && h("span", { class: "faint" }, ` by ${by[id]}`)),
+          ]),
+        ),
+    ];
+  }
+
+  content() {
+    if (this.row.kind === "branch" && !this.hasStep()) return null;
+    const modes = this.changes || !this.hasStep() ? ["changed", "update", "state"] : ["update", "state"];
+    const chosen = modes.includes(this.mode) ? this.mode : modes[0];
+    const labels = { changed: "changed", update: "update", state: "state" };
+    return h(
+      "section",
+      { class: "panel" },
+      h(
+        "div",
+        { class: "segments", role: "tablist" },
+        modes.map((mode) =>
+          h(
+            "button",
+            { key: mode, role: "tab", "aria-selected": String(mode === chosen), class: mode === chosen ? "chosen" : "", onclick: () => this.setMode(mode) },
+            labels[mode],
+          ),
+        ),
+        this.copyJson(chosen),
+      ),
+      this.problem && h("p", { class: "field-problem" }, this.problem),
+      this.shown(chosen),
+    );
+  }
+
+  copyJson(mode) {
+    const data = { changed: this.changes, update: this.detail?.update, state: this.state?.values }[mode];
+    return data ? copyButton("copy JSON", () => textOf(data, 2), "copied as JSON") : null;
+  }
+
+  setMode(mode) {
+    this.mode = mode;
+    if (mode === "state" && !this.state) this.loadState();
+    refresh();
+  }
+
+  shown(mode) {
+    if (!this.detail && !this.problem) return h("p", { class: "faint" }, "loading …");
+    if (mode === "changed") return this.changes ? diffView({ changes: this.changes, load: (key) => this.loadChange(key), tree: this.tree }) : this.unfinished();
+    if (mode === "state") return this.stateContent();
+    if (!this.detail?.update) return this.unfinished();
+    return stateTree({ values: this.detail.update, large: this.detail.large ?? {}, load: (key) => this.loadUpdate(key), tree: this.tree });
+  }
+
+  unfinished() {
+    if (this.problem) return null;
+    const words = this.row.end === undefined || this.row.status === "failed" ? "It has saved nothing yet." : "It changed nothing.";
+    return h("p", { class: "faint" }, words);
+  }
+
+  stateContent() {
+    if (!this.hasStep()) return this.unfinished();
+    if (!this.state) return h("p", { class: "faint" }, "loading …");
+    return stateTree({ values: this.state.values, large: this.state.large, load: (key) => this.loadValue(key), tree: this.tree });
+  }
+
+  async loadChange(key) {
+    try {
+      const found = await get(runPath(this.id, "/diff"), { a: this.row.step - 1, b: this.row.step, key });
+      this.changes = { ...this.changes, ...found.changes };
+    } catch (error) {
+      complain(error);
+    }
+    refresh();
+  }
+
+  async loadValue(key) {
+    try {
+      const found = await get(runPath(this.id, "/state"), { step: this.row.step, key });
+      const { [key]: gone, ...large } = this.state.large;
+      this.state = { values: { ...this.state.values, ...found.values }, large };
+    } catch (error) {
+      complain(error);
+    }
+    refresh();
+  }
+
+  async loadUpdate(key) {
+    try {
+      const found = await get(runPath(this.id, `/timeline/${this.row.id}`), { key });
+      const { [key]: gone, ...large } = this.detail.large;
+      this.detail = { ...this.detail, update: { ...this.detail.update, ...found.update }, large };
+    } catch (error) {
+      complain(error);
+    }
+    refresh();
+  }
+
+  output() {
+    const output = this.detail?.output ?? [];
+    if (!output.length) return null;
+    const shown = output.slice(-OUTPUT_SHOWN);
+    const isText = shown.every((each) => typeof each.data === "string");
+    return h(
+      "section",
+      { class: "panel", "aria-label": "emitted" },
+      h("h3", {}, `emitted · ${count(this.row.output ?? output.length, "item")}`, copyButton("copy JSON", () => textOf(output.map((each) => each.data), 2), "copied as JSON")),
+      this.detail.more_output && h("p", { class: "faint" }, "only the newest are shown"),
+      isText
+        ? h("pre", { class: "emitted" }, shown.map((each) => each.data).join(""))
+        : h("ol", { class: "emitted-list" }, shown.map((each, index) => h("li", { key: index }, each.large ? `${size(each.large.data)}` : valueTree(each.data, this.tree, `out-${index}`)))),
+    );
+  }
+
+  times() {
+    const { row } = this;
+    const end = row.end ?? Date.now() / 1000;
+    const waited = piecesOf(row, end).filter((piece) => piece.kind === "wait").reduce((sum, piece) => sum + piece.to - piece.from, 0);
+    const pairs = [
+      ["began", exactTime(row.start)],
+      row.end !== undefined && ["ended", exactTime(row.end)],
+      ["took", span(end - row.start)],
+      waited > 0 && ["of that, it waited", span(waited)],
+      row.attempts?.length > 0 && ["attempts that failed", count(row.attempts.length)],
+      this.detail?.bytes > 0 && ["update", size(this.detail.bytes)],
+    ];
+    return h("dl", { class: "times" }, pairs.filter(Boolean).map(([name, value]) => [h("dt", { key: `${name}-n` }, name), h("dd", { key: `${name}-v` }, value)]));
+  }
+
+  actions(run, isReadOnly) {
+    if (!this.hasStep()) return null;
+    const step = this.row.end === undefined ? Math.max(this.row.step - 1, 0) : this.row.step;
+    const before = Math.max(this.row.step - 1, 0);
+    return h(
+      "div",
+      { class: "inspector-actions" },
+      !isReadOnly && h("button", { onclick: () => this.fork(before) }, "fork before this step"),
+      !isReadOnly && this.row.end !== undefined && this.row.status === "done" && h("button", { onclick: () => this.fork(step) }, "fork after it"),
+      codePanel(stateCode(run.run_id, step)),
+    );
+  }
+}

@@ -1,0 +1,377 @@
+/** The page of one run: its head, its timeline, graph, state and events, and the selected step beside them. */
+
+import { get, post, runPath } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { parseExact } from "../core/exact_json.js";
+import { useKeys } from "../core/keyboard.js";
+import { LiveStream } from "../core/live.js";
+import { go, pageUrl, setQuery } from "../core/router.js";
+import { refresh } from "../core/screen.js";
+import { settings } from "../core/settings.js";
+import { complain, say } from "../parts/notices.js";
+import { QuestionForm } from "../parts/question_form.js";
+import { isOver } from "../runs/runs_table.js";
+import { EventsView } from "./events_view.js";
+import { openForkDialog } from "./fork_dialog.js";
+import { GraphView } from "./graph_view.js";
+import { Inspector } from "./inspector.js";
+import { RunActions, sayDone } from "./run_actions.js";
+import { runHeader } from "./run_header.js";
+import { StateView } from "./state_view.js";
+import { TimelineModel } from "./timeline_model.js";
+import { TimelineView } from "./timeline_view.js";
+
+const VIEWS = ["timeline", "graph", "state", "events"];
+/** Milliseconds after which a run that has ended is looked at again: another process may retry it. */
+const RECHECK = 10000;
+/** Milliseconds between two frames while something is under way. */
+const TICK = 500;
+
+export class RunPage {
+  constructor({ parts, query, about }) {
+    this.about = about;
+    this.id = parts[1];
+    this.title = this.id;
+    this.run = null;
+    this.children = [];
+    this.problem = null;
+    this.forms = new Map();
+    this.model = new TimelineModel();
+    this.inspector = new Inspector({ id: this.id, fork: (step) => this.fork(step) });
+    this.state = new StateView(this.id);
+    this.events = new EventsView(this.id);
+    this.timeline = new TimelineView({
+      model: this.model,
+      select: (id) => this.select(id, true),
+      isLive: () => this.run !== null && !isOver(this.run) && this.run.stored_status === "running",
+    });
+    this.openPlace({ query });
+  }
+
+  start() {
+    this.leaveKeys = useKeys({
+      j: () => this.move(1),
+      k: () => this.move(-1),
+      ArrowDown: () => this.move(1),
+      ArrowUp: () => this.move(-1),
+      ArrowLeft: () => this.openRow(false),
+      ArrowRight: () => this.openRow(true),
+      Escape: () => this.leave(),
+      r: () => this.press("retry", "resume", "approve"),
+      f: () => this.press("fork"),
+      1: () => this.show("timeline"),
+      2: () => this.show("graph"),
+      3: () => this.show("state"),
+      4: () => this.show("events"),
+    });
+    this.actions = this.makeActions();
+    this.load();
+    this.ticker = setInterval(() => this.tick(), TICK);
+  }
+
+  stop() {
+    this.leaveKeys();
+    this.stream?.close();
+    this.timeline.stop();
+    clearInterval(this.ticker);
+    clearTimeout(this.recheck);
+  }
+
+  get liveState() {
+    return this.stream?.state ?? "off";
+  }
+
+  checkLive() {
+    this.stream?.check();
+  }
+
+  makeActions() {
+    const actions = new RunActions({
+      run: () => this.run,
+      step: () => this.inspector.row?.step ?? null,
+      whenDone: (title) => {
+        sayDone(title, this.id);
+        this.reload();
+      },
+    });
+    actions.fork = () => this.fork(this.inspector.row?.step ? this.inspector.row.step - 1 : null);
+    return actions;
+  }
+
+  /** The address has changed, but not the run. */
+  openPlace({ query }) {
+    const view = query.get("view");
+    const row = query.get("row");
+    this.viewName = VIEWS.includes(view) ? view : "timeline";
+    this.chosenRow = row !== null && /^\d+$/.test(row) ? Number(row) : null;
+    if (this.run) {
+      this.loadView();
+      this.selectChosen();
+    }
+  }
+
+  /** The facts of the run come first: they have the error. Then the timeline follows. */
+  async load() {
+    try {
+      this.run = await get(runPath(this.id));
+    } catch (error) {
+      this.problem = error;
+      refresh();
+      return;
+    }
+    this.follow();
+    this.loadView();
+    this.loadChildren();
+    refresh();
+  }
+
+  follow() {
+    this.stream?.close();
+    clearTimeout(this.recheck);
+    this.stream = new LiveStream({
+      path: runPath(this.id, "/timeline/live"),
+      kinds: ["timeline"],
+      after: () => this.model.version,
+      take: (kind, data) => this.take(parseExact(data)),
+      changed: (state) => {
+        if (state === "off" && this.stream?.hasEnded) this.checkLater();
+        refresh();
+      },
+    });
+  }
+
+  /** Of a run that has ended, look now and then whether it has been retried. */
+  checkLater() {
+    clearTimeout(this.recheck);
+    this.recheck = setTimeout(async () => {
+      if (!settings.paused && !document.hidden) await this.refreshRun();
+      if (isOver(this.run)) this.checkLater();
+      else this.follow();
+    }, RECHECK);
+  }
+
+  async refreshRun() {
+    try {
+      this.run = await get(runPath(this.id));
+    } catch (error) {
+      if (error.status === 404) this.problem = error;
+    }
+    refresh();
+  }
+
+  async reload() {
+    await this.refreshRun();
+    if (!this.problem) this.follow();
+    this.loadView();
+  }
+
+  take(answer) {
+    const before = this.run;
+    this.model.take(answer);
+    this.run = answer.run;
+    if (before?.step !== this.run.step || before?.status !== this.run.status) this.loadView(true);
+    if (!answer.more) this.selectChosen();
+    refresh();
+  }
+
+  /** Show what the address names as selected; else, at first, what needs attention. */
+  selectChosen() {
+    const row = this.model.rows.get(this.chosenRow);
+    if (row) {
+      this.inspector.show(row);
+      if (this.timeline.selected !== row.id) this.timeline.show(row.id);
+      return;
+    }
+    const current = this.model.rows.get(this.timeline.selected);
+    const urgent = this.model.mostUrgent();
+    if (!urgent) return;
+    const followed = current && (this.isPinned || current.id === urgent.id);
+    this.select(followed ? current.id : urgent.id, false);
+  }
+
+  select(id, byReader) {
+    const row = this.model.rows.get(id);
+    if (!row) return;
+    if (byReader) {
+      this.isPinned = true;
+      this.chosenRow = id;
+      setQuery({ row: String(id) });
+      this.isSheetOpen = true;
+    }
+    this.timeline.show(id);
+    this.inspector.show(row);
+    refresh();
+  }
+
+  move(by) {
+    const flat = this.model.flat();
+    if (!flat.length) return;
+    const index = flat.findIndex((each) => each.row.id === this.timeline.selected);
+    const next = Math.min(Math.max(index + by, 0), flat.length - 1);
+    this.select(flat[next].row.id, true);
+  }
+
+  openRow(isOpen) {
+    const row = this.model.rows.get(this.timeline.selected);
+    if (!row || !this.model.hasChildren(row)) return;
+    this.model.toggle(row, isOpen);
+    refresh();
+  }
+
+  leave() {
+    if (this.isSheetOpen && matchMedia("(max-width: 900px)").matches) {
+      this.isSheetOpen = false;
+      refresh();
+    } else {
+      go(pageUrl("runs"));
+    }
+  }
+
+  press(...names) {
+    if (!this.run || this.about.read_only) return;
+    const name = names.find((each) => this.allows(each));
+    if (name) this.actions[name]();
+  }
+
+  allows(name) {
+    const stopped = ["failed", "quarantined", "cancelled"].includes(this.run.status);
+    if (name === "retry") return stopped;
+    if (name === "approve") return this.run.waits_for_approval;
+    if (name === "resume") return this.run.status === "paused" && !this.run.questions.length && !this.run.waits_for_approval;
+    return true;
+  }
+
+  fork(step) {
+    openForkDialog(this.run, step, this.about.graphs.includes(this.run.graph));
+  }
+
+  show(view) {
+    setQuery({ view: view === "timeline" ? null : view });
+    this.viewName = view;
+    this.loadView();
+    refresh();
+  }
+
+  /** Load what the chosen view needs, besides the timeline. */
+  async loadView(again = false) {
+    if (this.viewName === "state" && (!again || this.state.step === null)) this.state.load(this.state.step);
+    if (this.viewName === "events" && !again) this.events.load(true);
+    if (this.viewName === "graph") this.loadGraph();
+  }
+
+  async loadGraph() {
+    const select = (id) => this.select(id, true);
+    this.graph ??= new GraphView({ graph: this.run.graph, runId: this.id, select });
+    if (!this.about.graphs.includes(this.run.graph)) {
+      this.graph.load(null);
+      refresh();
+      return;
+    }
+    try {
+      this.graphFacts ??= await get(`/graphs/${encodeURIComponent(this.run.graph)}`);
+      await this.graph.load(this.graphFacts);
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  async loadChildren() {
+    try {
+      this.children = (await get(runPath(this.id, "/children"))).runs;
+    } catch {
+      this.children = []; // the run is shown without them
+    }
+    refresh();
+  }
+
+  tick() {
+    if (!document.hidden && !settings.paused && this.timeline.isLive()) refresh();
+  }
+
+  questionForms() {
+    if (this.about.read_only) return [];
+    const open = this.run.questions;
+    for (const id of this.forms.keys()) if (!open.some((each) => each.id === id)) this.forms.delete(id);
+    return open.map((question) => {
+      if (!this.forms.has(question.id)) {
+        this.forms.set(question.id, new QuestionForm(question, (value, by) => this.answer(question, value, by)));
+      }
+      return this.forms.get(question.id);
+    });
+  }
+
+  async answer(question, value, by) {
+    await post(runPath(this.id, "/answer"), { answers: { [question.id]: value }, ...(by && { by }) });
+    say(`answered ${question.node}`);
+    this.isPinned = false;
+    this.chosenRow = null;
+    setQuery({ row: null });
+    await this.reload();
+  }
+
+  view() {
+    if (this.problem) return this.missing();
+    if (!this.run) return h("main", { class: "run-page" }, h("p", { class: "faint loading" }, "loading …"));
+    const now = settings.paused ? (this.pausedAt ??= this.now()) : this.now();
+    if (!settings.paused) this.pausedAt = null;
+    return h(
+      "main",
+      { class: `run-page${this.isSheetOpen ? " sheet-open" : ""}` },
+      runHeader(this.run, this.children, this.actions, this.about.read_only),
+      this.unserved(),
+      h(
+        "div",
+        { class: "run-body" },
+        h("div", { class: "run-main" }, this.tabs(), this.content(now)),
+        this.inspector.view(this.run, this.questionForms(), this.about.read_only),
+        h("button", { class: "sheet-close", onclick: () => ((this.isSheetOpen = false), refresh()) }, "back to the timeline"),
+      ),
+    );
+  }
+
+  now() {
+    return Date.now() / 1000 + this.about.offset;
+  }
+
+  tabs() {
+    return h(
+      "div",
+      { class: "tabs", role: "tablist" },
+      VIEWS.map((view) =>
+        h(
+          "button",
+          { key: view, role: "tab", "aria-selected": String(view === this.viewName), class: view === this.viewName ? "chosen" : "", onclick: () => this.show(view) },
+          view,
+        ),
+      ),
+    );
+  }
+
+  content(now) {
+    switch (this.viewName) {
+      case "graph":
+        return this.graph ? this.graph.view([...this.model.rows.values()], this.model.rows.get(this.timeline.selected)) : null;
+      case "state":
+        return this.state.view(this.run);
+      case "events":
+        return this.events.view();
+      default:
+        return this.timeline.view(this.run, now);
+    }
+  }
+
+  unserved() {
+    if (this.run.status !== "queued" || this.about.graphs.includes(this.run.graph)) return null;
+    return h("p", { class: "hint" }, "The run waits for a worker that has the code of its graph: ", h("code", {}, "limpet worker MODULE:GRAPH"));
+  }
+
+  missing() {
+    return h(
+      "main",
+      { class: "run-page empty" },
+      h("h1", {}, this.problem.status === 404 ? "This run isn't there" : "The run can't be shown"),
+      h("p", {}, this.problem.message),
+      h("a", { class: "button", href: pageUrl("runs") }, "All runs"),
+    );
+  }
+}

@@ -1,0 +1,268 @@
+/** The waterfall of a run: a row for each step, branch and task, with its bars on the time axis. */
+
+import { h } from "../core/dom.js";
+import { count, exactTime, span } from "../core/format.js";
+import { refresh } from "../core/screen.js";
+import { statusMark, toneOf } from "../parts/status_mark.js";
+import { timeAxis } from "./time_axis.js";
+import { piecesOf } from "./timeline_model.js";
+
+const ROW_HEIGHT = 30;
+/** Rows above and below the visible ones that are there already. */
+const SPARE = 12;
+/** Rows up to which all are in the document, so that the browser's search finds them. */
+const ALL = 250;
+const MOST_ZOOM = 256;
+const LONGEST_LABEL = 15;
+
+export class TimelineView {
+  constructor({ model, select, isLive }) {
+    this.model = model;
+    this.select = select;
+    this.isLive = isLive;
+    this.zoom = 1;
+    this.top = 0;
+    this.height = 600;
+    this.width = 800;
+    this.selected = null;
+    this.observer = new ResizeObserver(() => this.measure());
+  }
+
+  stop() {
+    this.observer.disconnect();
+  }
+
+  /** Show a row as selected, and bring it into view. */
+  show(id) {
+    this.selected = id;
+    this.model.reveal(id);
+    this.wanted = id;
+    refresh();
+  }
+
+  view(run, now) {
+    const flat = this.model.flat();
+    const axis = this.axis(flat, now);
+    const ghosts = this.ghosts(run, now);
+    const all = [...flat, ...ghosts];
+    const [first, last] = this.visible(all.length);
+    return h(
+      "section",
+      { class: "timeline", "aria-label": "timeline" },
+      h(
+        "div",
+        { class: "timeline-tools" },
+        h("span", { class: "faint" }, this.caption(run)),
+        h(
+          "span",
+          { class: "zoom", role: "group", "aria-label": "zoom" },
+          h("button", { class: "small", "aria-label": "zoom out", disabled: this.zoom <= 1, onclick: () => this.setZoom(this.zoom / 2) }, "−"),
+          h("button", { class: "small", disabled: this.zoom === 1, onclick: () => this.setZoom(1) }, "fit"),
+          h("button", { class: "small", "aria-label": "zoom in", disabled: this.zoom >= MOST_ZOOM, onclick: () => this.setZoom(this.zoom * 2) }, "+"),
+        ),
+      ),
+      h(
+        "div",
+        {
+          class: "timeline-scroll",
+          tabindex: 0,
+          role: "tree",
+          "aria-label": "steps",
+          "aria-activedescendant": this.selected === null ? null : `row-${this.selected}`,
+          onshow: (element) => this.attach(element, all),
+          onscroll: (event) => this.scroll(event.currentTarget),
+        },
+        this.head(axis),
+        h(
+          "div",
+          { class: "timeline-rows", css: { height: `${all.length * ROW_HEIGHT}px` } },
+          all.slice(first, last).map((each, index) => this.row(each, first + index, axis, now)),
+        ),
+      ),
+    );
+  }
+
+  caption(run) {
+    const loaded = this.model.rows.size;
+    const rows = count(this.model.total, "row");
+    return loaded < this.model.total ? `${count(loaded)} of ${rows} …` : `${rows}, from ${exactTime(run.created)}`;
+  }
+
+  axis(flat, now) {
+    const isLive = this.isLive();
+    const moment = isLive ? Math.round(now * 4) : 0;
+    const key = `${this.model.changes} ${this.width} ${this.zoom} ${flat.length} ${isLive} ${moment}`;
+    if (this.axisKey !== key) {
+      this.axisKey = key;
+      const rows = this.model.rows.values();
+      this.lastAxis = timeAxis([...rows, ...this.activeRows()], this.trackWidth() - 60, now, isLive);
+    }
+    return this.lastAxis;
+  }
+
+  /** What is under way, but has no row yet: a row is made when a step is saved. */
+  activeRows() {
+    if (!this.isLive()) return [];
+    return (this.model.active ?? []).map((each, index) => ({
+      id: `active-${index}`,
+      kind: "step",
+      label: each.label,
+      start: each.since,
+      status: "running",
+      branch: each.branch,
+      isActive: true,
+    }));
+  }
+
+  ghosts() {
+    return this.activeRows().map((row) => ({ row, depth: 0 }));
+  }
+
+  trackWidth() {
+    return Math.max(this.width - this.labelWidth(), 160) * this.zoom;
+  }
+
+  labelWidth() {
+    return this.width < 560 ? 132 : LONGEST_LABEL * 16;
+  }
+
+  visible(length) {
+    if (length <= ALL) return [0, length];
+    const first = Math.max(Math.floor(this.top / ROW_HEIGHT) - SPARE, 0);
+    return [first, Math.min(first + Math.ceil(this.height / ROW_HEIGHT) + 2 * SPARE, length)];
+  }
+
+  head(axis) {
+    return h(
+      "div",
+      { class: "timeline-head", css: { width: `${this.labelWidth() + this.trackWidth()}px` } },
+      h("div", { class: "timeline-label", css: { width: `${this.labelWidth()}px` } }),
+      h(
+        "div",
+        { class: "timeline-ticks" },
+        axis.ticks().map((tick) => h("span", { key: tick.text, class: "tick", css: { left: `${tick.x}px` } }, tick.text)),
+        axis.gaps().map((gap, index) =>
+          h(
+            "span",
+            { key: `gap-${index}`, class: "gap", title: `${gap.text} in which nothing worked`, css: { left: `${gap.x}px`, width: `${gap.width}px` } },
+            `⋯ ${gap.text}`,
+          ),
+        ),
+      ),
+    );
+  }
+
+  row({ row, depth }, index, axis, now) {
+    const isSelected = row.id === this.selected;
+    const hasChildren = this.model.hasChildren(row);
+    return h(
+      "div",
+      {
+        key: row.id,
+        id: `row-${row.id}`,
+        class: `timeline-row${isSelected ? " selected" : ""} kind-${row.kind}`,
+        role: "treeitem",
+        "aria-selected": String(isSelected),
+        "aria-level": depth + 1,
+        "aria-expanded": hasChildren ? String(this.model.isOpen(row)) : null,
+        css: { top: `${index * ROW_HEIGHT}px`, width: `${this.labelWidth() + this.trackWidth()}px` },
+        onclick: () => !row.isActive && this.select(row.id),
+        "data-row": row.id,
+      },
+      this.label(row, depth, hasChildren),
+      h(
+        "div",
+        { class: "track" },
+        axis.gaps().map((gap, place) => h("span", { key: `gap-${place}`, class: "track-gap", css: { left: `${gap.x}px`, width: `${gap.width}px` } })),
+        bars(row, axis, now),
+      ),
+    );
+  }
+
+  label(row, depth, hasChildren) {
+    const toggle = (event) => {
+      event.stopPropagation();
+      this.model.toggle(row);
+      refresh();
+    };
+    return h(
+      "div",
+      { class: "timeline-label", css: { width: `${this.labelWidth()}px`, "padding-left": `${8 + depth * 14}px` }, title: row.note || row.label },
+      hasChildren
+        ? h("button", { class: "plain arrow", tabindex: -1, "aria-label": "open or close", onclick: toggle }, this.model.isOpen(row) ? "▾" : "▸")
+        : h("span", { class: "arrow" }),
+      statusMark(row.status, 14),
+      h("span", { class: "timeline-name" }, row.label || "…"),
+      row.output && h("span", { class: "badge", title: "emitted items" }, `${row.output} ⇢`),
+    );
+  }
+
+  setZoom(zoom) {
+    const before = this.zoom;
+    this.zoom = Math.min(Math.max(zoom, 1), MOST_ZOOM);
+    const element = this.element;
+    if (element && before !== this.zoom) {
+      const middle = element.scrollLeft + (this.width - this.labelWidth()) / 2;
+      requestAnimationFrame(() => {
+        element.scrollLeft = (middle * this.zoom) / before - (this.width - this.labelWidth()) / 2;
+      });
+    }
+    refresh();
+  }
+
+  attach(element, all) {
+    if (this.element !== element) {
+      this.observer.disconnect();
+      this.element = element;
+      this.observer.observe(element);
+      this.measure();
+    }
+    if (this.wanted === null || this.wanted === undefined) return;
+    const index = all.findIndex((each) => each.row.id === this.wanted);
+    if (index < 0) return;
+    this.wanted = null;
+    const top = index * ROW_HEIGHT;
+    if (top < element.scrollTop) element.scrollTop = top;
+    else if (top > element.scrollTop + element.clientHeight - 3 * ROW_HEIGHT) element.scrollTop = top - element.clientHeight + 3 * ROW_HEIGHT;
+  }
+
+  measure() {
+    if (!this.element || (this.width === this.element.clientWidth && this.height === this.element.clientHeight)) return;
+    this.width = this.element.clientWidth;
+    this.height = this.element.clientHeight;
+    refresh();
+  }
+
+  scroll(element) {
+    this.top = element.scrollTop;
+    if (this.model.flat().length > ALL) refresh();
+  }
+}
+
+function bars(row, axis, now) {
+  const end = row.end ?? now;
+  const pieces = piecesOf(row, now).map((piece, index) => bar(piece, index, row, axis));
+  const last = axis.x(end);
+  const words = row.kind === "mark" ? row.label : barText(row, now);
+  return [...pieces, h("span", { key: "text", class: "bar-text", css: { left: `${last + 8}px` } }, words)];
+}
+
+function barText(row, now) {
+  const length = span((row.end ?? Math.max(now, row.start)) - row.start);
+  const progress = row.progress?.total ? ` · ${count(row.progress.done ?? 0)} of ${count(row.progress.total)}` : "";
+  const attempts = (row.attempts?.length ?? 0) > 1 ? ` · ${row.attempts.length} attempts` : "";
+  const note = row.status === "done" || row.kind === "branch" ? "" : row.note ? ` · ${row.note}` : "";
+  return `${length}${progress}${attempts}${note}`;
+}
+
+function bar(piece, index, row, axis) {
+  const left = axis.x(piece.from);
+  const width = Math.max(axis.x(piece.to) - left, piece.kind === "wait" ? 1 : 3);
+  const tone = piece.kind === "failed" ? "failed" : toneOf(row.status === "failed" ? "done" : row.status);
+  return h("span", {
+    key: index,
+    class: `bar bar-${piece.kind}${row.kind === "branch" ? " bar-branch" : ""}${piece.kind === "work" && row.status === "running" ? " bar-live" : ""}`,
+    title: `${piece.kind === "wait" ? "waited" : piece.kind === "failed" ? `failed: ${piece.note}` : "worked"} ${span(piece.to - piece.from)}`,
+    css: { left: `${left}px`, width: `${width}px`, "--tone": `var(--${tone}-outline)`, "--tone-fill": `var(--${tone}-fill)` },
+  });
+}
