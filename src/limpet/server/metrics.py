@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from threading import Lock
-from time import monotonic
 from typing import Final
 
-from limpet.engine.operations.run_info import run_info
+from limpet.engine.leases.lease_client import client_for
 from limpet.errors import LimpetError
-from limpet.journal.run_filter import RunFilter, list_in_pages
+from limpet.journal.run_filter import PAGE_SIZE, RunFilter
 from limpet.runs import Runs
 from limpet.server.endpoint import Service
+from limpet.server.run_counts import RecentAnswers, count_shown
 from limpet.version import VERSION
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 COUNTS_LAST: Final = 15.0
-"""Seconds for which the numbers of runs are good enough: of many runs, counting takes a moment."""
+"""Seconds for which the numbers of runs are good enough, at least."""
+
+COUNTING_SHARE: Final = 1 / 30
+"""The part of the time that may be spent on counting runs."""
 
 
 class Metrics:
@@ -29,7 +32,7 @@ class Metrics:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._seconds = 0.0
         self._streams = 0
-        self._counted: tuple[float, dict[str, int]] | None = None
+        self._counts: RecentAnswers[dict[str, int]] = RecentAnswers(1 / COUNTING_SHARE, COUNTS_LAST)
 
     def note_request(self, method: str, status: int, seconds: float) -> None:
         """A request was answered."""
@@ -44,7 +47,7 @@ class Metrics:
 
     def text(self) -> str:
         """All numbers."""
-        runs = self._runs_by_status()
+        runs = self._counts.get(None, self._count_runs)
         with self._lock:
             requests = sorted(self._requests.items())
             seconds = self._seconds
@@ -69,17 +72,14 @@ class Metrics:
         ]
         return "\n".join(lines) + "\n"
 
-    def _runs_by_status(self) -> dict[str, int]:
-        counted = self._counted
-        if counted is None or monotonic() - counted[0] > COUNTS_LAST:
-            found: Counter[str] = Counter()
-            for head in list_in_pages(self._service.store, RunFilter()):
-                try:
-                    found[run_info(head).shown_status] += 1
-                except LimpetError:
-                    found["damaged"] += 1
-            counted = self._counted = (monotonic(), dict(found))
-        return counted[1]
+    def _count_runs(self) -> dict[str, int]:
+        client = client_for(self._service.store)
+        found: Counter[str] = Counter()
+        which = RunFilter(limit=PAGE_SIZE)
+        while page := client.store.list(which):
+            found += count_shown(client, page)
+            which = which._replace(after=page[-1].cursor)
+        return dict(found)
 
 
 def _workers(runs: Runs) -> list[str]:

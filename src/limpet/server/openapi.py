@@ -139,7 +139,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         }
     ),
     "Comparison": _object({"changes": _OBJECT, "same": {"type": "array", "items": _TEXT}}),
-    "WaitingRuns": _object({"runs": _list_of("Run"), "total": _INTEGER}),
+    "WaitingRuns": _object({"runs": _list_of("Run"), "total": _INTEGER, "more": {"type": "boolean"}}),
     "Link": _object({"path": _TEXT, "expires": _NUMBER}),
     "LinkedQuestion": _object(
         {

@@ -7,9 +7,9 @@ from typing import Any, Final
 from limpet.durations import moment_of
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.operations.run_query import RunQuery, Search
 from limpet.errors import UsageError
-from limpet.frontends.run_facts import run_facts
-from limpet.journal.encoding.json_values import to_json_value
+from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import Question
 from limpet.server.endpoint import (
     ANYTHING,
@@ -19,21 +19,36 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     limit_of,
+    shown_run,
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import QuestionLink, open_link, seal_link
+from limpet.server.values import shown_value
 
 MAX_WAITING: Final = 200
+"""Runs in an answer, at most."""
+
+MAX_PAUSED: Final = 500
+MAX_RUNNING: Final = 200
+"""Runs that are paused or running, the newest, that are looked through for questions, at most."""
+
 LINK_LASTS: Final = "7d"
 
 
 def waiting(request: ApiRequest) -> dict[str, Any]:
-    """The runs that wait for an answer or an approval of a person."""
+    """The runs that wait for an answer or an approval of a person, those that are paused first."""
     limit = limit_of(request, MAX_WAITING, 50)
-    runs = request.service.runs
-    found = [info for info in runs.list(status="paused", limit=MAX_WAITING) if waits_for_person(info)]
-    found += [info for info in runs.list(status="running", limit=MAX_WAITING) if info.questions]
-    return {"runs": [to_json_value(run_facts(info)) for info in found[:limit]], "total": len(found)}
+    found: list[RunInfo] = []
+    has_more = False
+    for status, bound in ((PAUSED, MAX_PAUSED), (RUNNING, MAX_RUNNING)):
+        search = Search(client_for(request.service.store), RunQuery(statuses=(status,)), bound=bound)
+        found += [each.info for each in search if waits_for_person(each.info)]
+        has_more = has_more or search.stopped_at is not None
+    return {
+        "runs": [shown_run(info) for info in found[:limit]],
+        "total": len(found),
+        "more": has_more,
+    }
 
 
 def waits_for_person(info: RunInfo) -> bool:
@@ -62,7 +77,7 @@ def show(request: ApiRequest) -> dict[str, Any]:
         "run_id": info.run_id,
         "is_open": question is not None,
         "expires": link.expires,
-        "question": None if question is None else to_json_value(question._asdict()),
+        "question": question and shown_value(question._asdict()),
     }
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chosen_runs
-from limpet.engine.operations.run_info import LISTED_STATUSES, RunInfo
-from limpet.frontends.run_facts import run_facts
-from limpet.journal.encoding.json_values import to_json_value
-from limpet.journal.store import DAMAGED, ENDED
+from limpet.engine.operations.run_info import RunInfo
+from limpet.errors import UsageError
+from limpet.journal.store import ENDED
+from limpet.runs import Runs
 from limpet.server.endpoint import (
     ANYTHING,
     FLAG,
@@ -23,15 +23,20 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     limit_of,
+    shown_run,
 )
+from limpet.server.run_counts import RecentAnswers, StatusCounts, count_newest
 
 MAX_PAGE: Final = 500
 """Runs in one page, at most."""
 
 DEFAULT_PAGE: Final = 50
 
-COUNTED: Final = 1000
-"""Runs of a status that are counted: of more, it is only said that there are more."""
+MAX_CHANGED: Final = 10_000
+"""Runs that one request changes, at most."""
+
+COUNTING_SHARE: Final = 1 / 10
+"""The part of the time that may be spent on counting runs, however often the numbers are asked for."""
 
 FILTERS: Final = (
     Parameter("status", TEXTS, "the run has one of these statuses, stored or shown ones"),
@@ -52,7 +57,7 @@ FILTERS: Final = (
 _CHOICE: Final = (
     Parameter("run_ids", TEXTS, "the runs, by id; else those that match the filters"),
     Parameter("all_runs", FLAG, "all runs are meant, without a filter"),
-    Parameter("limit", INTEGER, "how many are dealt with at most"),
+    Parameter("limit", INTEGER, f"how many are dealt with, newest first, at most {MAX_CHANGED:,}"),
     Parameter("dry_run", FLAG, "change nothing, and say what would be changed"),
     *FILTERS,
 )
@@ -65,7 +70,7 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     values.pop("limit", None)
     found = request.service.runs.list(limit=limit, **values)
     return {
-        "runs": [to_json_value(run_facts(info)) for info in found],
+        "runs": [shown_run(info) for info in found],
         "next": found.next,
         "searched": found.searched,
     }
@@ -73,22 +78,22 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
 
 def counts(request: ApiRequest) -> dict[str, Any]:
     """How many runs have each status, as people see it: up to `COUNTED` of each that is stored."""
-    found: dict[str, int] = {}
-    has_more: list[str] = []
-    for status in LISTED_STATUSES:
-        if status == DAMAGED:
-            continue
-        page = request.service.runs.list(status=status, limit=COUNTED, graph=request.values.get("graph"))
-        for shown, count in Counter(info.shown_status for info in page).items():
-            found[shown] = found.get(shown, 0) + count
-            if page.next is not None:
-                has_more.append(shown)
-    return {"counts": found, "more": sorted(set(has_more))}
+    client = client_for(request.service.store)
+    graph = request.values.get("graph")
+    recent = _recent_counts.setdefault(request.service.runs, RecentAnswers(1 / COUNTING_SHARE))
+    return recent.get(graph, lambda: count_newest(client, graph))._asdict()
+
+
+_recent_counts: WeakKeyDictionary[Runs, RecentAnswers[StatusCounts]] = WeakKeyDictionary()
 
 
 def retry(request: ApiRequest) -> dict[str, Any]:
     """Hand runs back to the workers."""
-    return _outcomes(request.service.runs.retry(**_chosen(request)))
+    values = _chosen(request)
+    for name in ("update", "deadline"):
+        if name in request.values:
+            values[name] = request.values[name]
+    return _outcomes(request.service.runs.retry(**values))
 
 
 def cancel(request: ApiRequest) -> dict[str, Any]:
@@ -136,7 +141,8 @@ def fork(request: ApiRequest) -> dict[str, Any]:
     created: dict[str, str] = {}
 
     def do(run_id: str) -> str:
-        created[run_id] = runs.fork(run_id, None, request.values.get("update"))
+        tags = request.values.get("tags") or ()
+        created[run_id] = runs.fork(run_id, None, request.values.get("update"), tags=tags)
         if request.values.get("begin"):
             runs.retry(created[run_id])
         return ""
@@ -171,10 +177,17 @@ def _change(request: ApiRequest, change: Change) -> dict[str, Any]:
 
 
 def _chosen(request: ApiRequest) -> dict[str, Any]:
-    values = {name: value for name, value in request.values.items() if value is not None}
+    """Which runs are meant, and what is only to be planned. Raises `UsageError` for too many."""
+    names = [each.name for each in _CHOICE]
+    values = {name: request.values[name] for name in names if request.values.get(name) is not None}
     run_ids = values.pop("run_ids", None)
+    limit = values.get("limit", MAX_CHANGED)
+    if limit > MAX_CHANGED or len(run_ids or ()) > MAX_CHANGED:
+        raise UsageError(f"one request changes at most {MAX_CHANGED:,} runs")
     if run_ids is not None:
         values["run_id"] = run_ids
+    else:
+        values["limit"] = limit
     return values
 
 
@@ -211,7 +224,18 @@ ENDPOINTS: Final = (
         "Counts",
         query=(Parameter("graph", TEXT, "only runs of this graph"),),
     ),
-    Endpoint("POST", "/runs/retry", retry, "Hand many runs back to the workers", "Outcomes", body=_CHOICE),
+    Endpoint(
+        "POST",
+        "/runs/retry",
+        retry,
+        "Hand many runs back to the workers",
+        "Outcomes",
+        body=(
+            Parameter("update", OBJECT, "values that are merged into their states"),
+            Parameter("deadline", TEXT, "their new deadline: a time, or how long from now"),
+            *_CHOICE,
+        ),
+    ),
     Endpoint("POST", "/runs/cancel", cancel, "Cancel many runs", "Outcomes", body=_CHOICE),
     Endpoint("POST", "/runs/delete", delete, "Delete many runs", "Outcomes", body=_CHOICE),
     Endpoint(
@@ -244,6 +268,7 @@ ENDPOINTS: Final = (
         body=(
             Parameter("update", OBJECT, "values that are merged into their states"),
             Parameter("begin", FLAG, "hand the new runs to the workers at once"),
+            Parameter("tags", TEXTS, "the tags of the new runs"),
             *_CHOICE,
         ),
     ),
