@@ -6,6 +6,7 @@ or when its branch began, and most steps have no row before they end. `active` s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
@@ -46,6 +47,8 @@ class EventRows:
         """The rows that wait for answers, by the ids of their questions."""
         self._interrupted: list[Row] = []
         """The rows that wait for an approval."""
+        self._has_stopped = False
+        """Whether it failed or was cancelled, and wasn't resumed since."""
         self._gap = ""
         """Why rows are missing before the next event."""
 
@@ -81,7 +84,6 @@ class EventRows:
             return
         row = self._completed_row(lane, event)
         self._note_beginning(lane, row, event)
-        row.label = row.label or event["node"]
         self._finish(row, event)
         lane.last = row
         lane.ready = event["at"]
@@ -101,9 +103,10 @@ class EventRows:
             return inner.row
         row = lane.open
         is_of_later = row is not None and not lane.path and (row.call or 0) > event["step"]
-        if row is not None and row.label in ("", node) and not is_of_later:
+        if row is not None and (row.label == node or row.kind == MARK) and not is_of_later:
             lane.open = None
             row.kind = STEP
+            row.label = node
             return row
         if row is not None and row.has_stopped:
             # The graph was changed while the run had stopped there.
@@ -116,20 +119,19 @@ class EventRows:
     def _note_beginning(self, lane: Lane, row: Row, event: Event) -> None:
         """Correct when the step began by what is known now."""
         began = lane.ready
-        # A branch that stopped in its first step may have begun earlier than the journal says.
-        if not lane.has_begun and event.get("began") and not row.has_stopped:
-            began = event["began"]
-            if lane.row is not None:
-                lane.row.move_start(min(began, event["at"]))
-        lane.has_begun = True
-        row.move_start(min(began, event["at"]))
+        if not lane.has_begun:
+            began = event.get("began") or began
+        began = min(began, event["at"])
+        lane.begin(began)
+        row.move_start(began)
 
     def _end_task(self, lane: Lane, event: Event) -> None:
         """A task has completed, or was skipped, or has failed without harm."""
         assert lane.row is not None
         at = event["at"]
         record = (event.get("merged") or {}).get("tasks", {}).get(event["task"], {})
-        self._note_beginning(lane, lane.row, event)
+        if event.get("began"):
+            lane.begin(min(event["began"], at))
         self._lanes.end(lane, at, DONE)
         self._finish(lane.row, event)
         if record.get("status") == TASK_SKIPPED:
@@ -207,21 +209,30 @@ class EventRows:
 
     def _take_receive(self, event: Event) -> None:
         lane = self._lanes.find(event)
-        row = None if lane is None else lane.current
+        row = None if lane is None else lane.current(event)
         if row is not None and row.status == WAITING:
             self._lanes.continue_row(row, event["at"])
 
     def _take_question(self, event: Event) -> None:
-        questions = event.get("questions") or ()
-        row = self._lanes.row_of(event, questions[0].get("node") if questions else None)
-        if row.status != PAUSED:
-            row.add_wait(event["at"], None, "question" if questions else "approval")
-        row.status = PAUSED
-        row.note = short(" · ".join(str(each.get("prompt")) for each in questions) or event.get("reason"))
-        row.asked = tuple(str(each["id"]) for each in questions)
-        self._asking |= dict.fromkeys(row.asked, row)
-        if not questions:
+        by_node: dict[str, list[Event]] = {}
+        for question in event.get("questions") or ():
+            by_node.setdefault(question.get("node") or "", []).append(question)
+        for node, questions in by_node.items():
+            lane = self._lanes.of_node(node)
+            row = self._lanes.row_at_stop(lane, node, event)
+            self._pause(row, event["at"], "question", " · ".join(str(each["prompt"]) for each in questions))
+            row.asked = tuple(str(each["id"]) for each in questions)
+            self._asking |= dict.fromkeys(row.asked, row)
+        if not by_node:
+            row = self._lanes.row_of(event, None)
+            self._pause(row, event["at"], "approval", event.get("reason"))
             self._interrupted.append(row)
+
+    def _pause(self, row: Row, at: float, what_for: str, note: Any) -> None:
+        if row.status != PAUSED:
+            row.add_wait(at, None, what_for)
+        row.status = PAUSED
+        row.note = short(note)
         self.log.touch(row)
 
     def _take_pause(self, event: Event) -> None:
@@ -229,27 +240,30 @@ class EventRows:
             self._take_question(event)
 
     def _take_answer(self, event: Event) -> None:
-        for question in event.get("answers", ()):
-            self._close_question(question, event["at"])
+        self._close_questions(event.get("answers", ()), event["at"])
 
     def _take_deadline(self, event: Event) -> None:
         """Questions were withdrawn; or without any, a message didn't come in time."""
-        for question in event.get("questions", ()):
-            self._close_question(question, event["at"])
+        self._close_questions(event.get("questions", ()), event["at"])
         if not event.get("questions"):
             self._take_receive(event)
 
-    def _close_question(self, question: str, at: float) -> None:
-        row = self._asking.pop(question, None)
-        if row is None:
-            return
-        row.asked = tuple(each for each in row.asked if each != question)
-        if not row.asked and row.status == PAUSED:
-            self._lanes.continue_row(row, at)
+    def _close_questions(self, questions: Iterable[str], at: float) -> None:
+        for question in questions:
+            row = self._asking.pop(question, None)
+            if row is None:
+                continue
+            row.asked = tuple(each for each in row.asked if each != question)
+            if not row.asked and row.status == PAUSED:
+                self._lanes.continue_row(row, at)
+        if self._has_stopped:
+            self._lanes.resume(at, [])
+            self._has_stopped = False
 
     def _take_resume(self, event: Event) -> None:
+        self._lanes.resume(event["at"], self._interrupted)
         self._interrupted.clear()
-        self._lanes.resume(event["at"])
+        self._has_stopped = False
 
     # Failures, and how runs end
 
@@ -286,15 +300,15 @@ class EventRows:
         name = node.rpartition("/")[2]
         if name == PLANNER:
             name = ""
-        if lane.is_task and lane.row is not None and lane.open is None and lane.row.label == name:
-            return lane.row
-        last = lane.last
-        if lane.open is None and lane.next is None and last is not None and last.label == name:
-            name = ""  # it has completed, and choosing the next node failed
+        what = "run"
+        if lane.next is None and lane.last is not None and lane.last.label == name:
+            # The node has completed.
+            what = "next node"
+            name = ""
         if not name and lane.open is None:
-            lane.open = self._lanes.add_row(lane, MARK, "", event)
+            lane.open = self._lanes.add_row(lane, MARK, what, event)
             return lane.open
-        return self._lanes.row_in(lane, name, event)
+        return self._lanes.row_at_stop(lane, name, event)
 
     def _take_caught(self, event: Event) -> None:
         """The step that completed last has failed, and an error edge leads on."""
@@ -314,6 +328,7 @@ class EventRows:
 
     def _stop_all(self, at: float, keeps_questions: bool) -> None:
         self._lanes.stop(at, keeps_questions)
+        self._has_stopped = True
         self._interrupted.clear()
         if not keeps_questions:
             self._asking.clear()
@@ -336,7 +351,8 @@ class EventRows:
     def _start_over(self, at: float, status: str) -> None:
         """Nothing of what was under way is any longer."""
         self._lanes.end(self._lanes.root, at, status)
-        self._lanes.root = Lane("", None, at)
+        self._lanes.root = Lane(at)
+        self._has_stopped = False
         self._asking.clear()
         self._interrupted.clear()
 
@@ -373,7 +389,7 @@ class EventRows:
             if event.get("task") or at <= self.ready:
                 return None
             lane = self._lanes.of(event)
-        row = lane.current
+        row = lane.current(event)
         node = event.get("node")
         step = event.get("step")
         if row is None and lane.last is not None and lane.last.label == node:
@@ -383,7 +399,7 @@ class EventRows:
             return None
         if row is None:
             row = self._lanes.row_in(lane, node, event)
-        if row.label not in ("", node) or (row.call is not None and row.call != step):
+        if row.label != node or (row.call is not None and row.call != step):
             return None
         row.call = step
         if row.status in (RETRYING, SLEEPING, WAITING) and at > list(row.waits)[-1][0]:

@@ -6,7 +6,7 @@ branch with the name of the node, and one inside of a task is in the lane of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from limpet.server.timeline.rows import (
@@ -29,11 +29,28 @@ Event = dict[str, Any]
 class Lane:
     """A lane. `row` is that of the branch or task; the run itself has none."""
 
-    __slots__ = ("children", "each", "has_begun", "is_over", "last", "next", "open", "path", "ready", "row")
+    __slots__ = (
+        "children",
+        "each",
+        "has_begun",
+        "is_over",
+        "last",
+        "next",
+        "open",
+        "outer",
+        "path",
+        "ready",
+        "row",
+    )
 
-    def __init__(self, path: str, row: Row | None, ready: float) -> None:
-        self.path = path
+    def __init__(
+        self, ready: float = 0.0, name: str = "", outer: Lane | None = None, row: Row | None = None
+    ) -> None:
+        self.outer = outer
+        self.path = name
         """The name of the branch, as events have it."""
+        if outer is not None and outer.path:
+            self.path = f"{outer.path}/{name}"
         self.row = row
         self.open: Row | None = None
         """The row of the step under way, if it is known that something has happened in it."""
@@ -47,7 +64,7 @@ class Lane:
         self.each = ""
         """What the branches of an open map run: how many there are isn't known."""
         self.has_begun = False
-        """Whether a step has completed."""
+        """Whether anything has happened here."""
         self.is_over = False
         """Whether no step comes after the last one."""
 
@@ -57,19 +74,25 @@ class Lane:
         return self.row is not None and self.row.kind == TASK
 
     @property
-    def current(self) -> Row | None:
-        """The row of the step under way; of a task, its own unless it runs a graph."""
-        if self.open is None and self.is_task and not self.has_begun:
-            return self.row
-        return self.open
-
-    @property
     def rows(self) -> Iterator[Row]:
         """The rows of what is under way here, without those inside of it."""
         if self.open is not None:
             yield self.open
         if self.row is not None:
             yield self.row
+
+    def current(self, event: Event) -> Row | None:
+        """The row of the step under way that an event is about: of a task its own, even if it runs a graph."""
+        return self.row if event.get("task") else self.open
+
+    def begin(self, at: float | None) -> None:
+        """Something has happened here. If that is known, the lane began at this time, and not when it was opened."""
+        lane: Lane | None = self
+        while lane is not None and not lane.has_begun:
+            lane.has_begun = True
+            if lane.row is not None and at is not None:
+                lane.row.move_start(at)
+            lane = lane.outer
 
     def walk(self) -> Iterator[Lane]:
         """This lane and those inside of it, the inner ones first."""
@@ -95,7 +118,7 @@ class Lanes:
     """The lanes of a run that are open. What it does to rows is noted in `log`."""
 
     def __init__(self, log: RowLog) -> None:
-        self.root = Lane("", None, 0.0)
+        self.root = Lane()
         self._log = log
 
     def of(self, event: Event) -> Lane:
@@ -144,14 +167,26 @@ class Lanes:
             if kind == BRANCH:
                 start = min(outer.ready or at, at)
             row = self._log.add(Row(kind, name, start, outer.row, outer.path))
-        path = f"{outer.path}/{name}" if outer.path else name
-        lane = outer.children[name] = Lane(path, row, row.start)
+        lane = outer.children[name] = Lane(row.start, name, outer, row)
         return lane
 
     def row_of(self, event: Event, node: str | None) -> Row:
         """The row of what an event is about: a task, or a node in its lane."""
         lane = self.of(event)
+        lane.begin(None)
         if event.get("task") and lane.row is not None:
+            return lane.row
+        return self.row_in(lane, node, event)
+
+    def row_at_stop(self, lane: Lane, node: str, event: Event) -> Row:
+        """The row of the node where a lane has stopped, by its name with or without the path to it."""
+        lane.begin(None)
+        if (
+            lane.is_task
+            and lane.row is not None
+            and lane.open is None
+            and lane.row.label == node.rpartition("/")[2]
+        ):
             return lane.row
         return self.row_in(lane, node, event)
 
@@ -163,7 +198,8 @@ class Lanes:
             return inner.row
         if lane.open is None:
             self.end_branches(lane)
-            lane.open = self.add_row(lane, STEP if name else MARK, name, event)
+            kind = STEP if name else MARK
+            lane.open = self.add_row(lane, kind, name or "between steps", event)
         return lane.open
 
     def new_step(self, lane: Lane, node: str, event: Event) -> Row:
@@ -222,28 +258,27 @@ class Lanes:
                 row.stop(at, FAILED if failed else CANCELLED)
                 self._log.touch(row)
 
-    def resume(self, at: float) -> None:
-        """What has failed, or was stopped, is under way again."""
+    def resume(self, at: float, approved: Collection[Row]) -> None:
+        """What has failed, or was stopped, is under way again; and what is approved."""
         for lane in self.root.walk():
             if lane.is_over:
                 continue
             if lane.open is None:
                 lane.ready = max(lane.ready, at)
             for row in list(lane.rows):
-                self._resume_row(lane, row, at)
+                if row.status in (FAILED, CANCELLED) or row in approved:
+                    self._resume_row(lane, row, at)
 
     def _resume_row(self, lane: Lane, row: Row, at: float) -> None:
-        if row.status not in (FAILED, CANCELLED) and not row.waits_for_approval:
+        if row.kind != MARK:
+            self.continue_row(row, at)
             return
-        if row.kind == MARK:
-            # It stopped between two steps, and the next one gets a row of its own.
-            lane.open = None
-            lane.ready = at
-            if row.status == PAUSED:
-                row.stop(at, DONE)
-                self._log.touch(row)
-            return
-        self.continue_row(row, at)
+        # It stopped between two steps, and the next one gets a row of its own.
+        lane.open = None
+        lane.ready = at
+        if row.end is None:
+            row.stop(at, DONE)
+            self._log.touch(row)
 
     def continue_row(self, row: Row, at: float) -> None:
         """What a row waited for has come, or it is called again."""

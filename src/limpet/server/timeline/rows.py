@@ -94,11 +94,6 @@ class Row:
         """Whether an attempt has failed, or it has waited for something."""
         return bool(self.attempts or self.waits)
 
-    @property
-    def waits_for_approval(self) -> bool:
-        """Whether the run was interrupted here."""
-        return self.status == PAUSED and not self.asked
-
     def add_wait(self, start: float, end: float | None, kind: str) -> None:
         """It waits from now on."""
         self.waits = [*self.waits, [start, end, kind]][-MAX_SPANS:]
@@ -212,5 +207,5 @@ class RowLog:
 def short(text: Any) -> str:
     """An error or a reason in a line."""
     if isinstance(text, dict):
-        text = f"{text.get('type', 'error')}: {text.get('message', '')}"
+        text = ": ".join(str(text[name]) for name in ("type", "message") if text.get(name))
     return str(text or "")[:LONGEST_NOTE]
