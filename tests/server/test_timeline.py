@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from limpet import (
@@ -196,6 +196,7 @@ def events_of_shape(shape: str) -> list[Event]:
     return events_of(store, run_ids[-1])
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(SHAPES)), st.data())
 def test_however_a_timeline_is_read_in_parts_it_has_the_same_rows_in_the_end(
     shape: str, data: st.DataObject
