@@ -79,6 +79,19 @@ class ListsUnreadable(Protocol):
 
 
 @runtime_checkable
+class MarksChanges(Protocol):
+    """A store that can tell quickly whether any of its runs has changed. Who shows lists of runs asks it."""
+
+    def change_mark(self) -> object:
+        """Something that differs from what was given last, once a run has changed since, by any process.
+
+        A change is at least that a run is created, claimed, released, posted to or deleted, or gets another status.
+        Sometimes it differs without a change. What it costs doesn't depend on the number of runs, or hardly.
+        """
+        ...
+
+
+@runtime_checkable
 class TellsTime(Protocol):
     """A store whose clock is that of another machine, such as a database server."""
 

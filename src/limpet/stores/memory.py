@@ -50,6 +50,7 @@ class MemoryStore:
         self._document_index = DocumentIndex()
         self._unindexed_documents: dict[str, None] = {}
         self._newest_version = 0
+        self._marked_changes = 0
 
     def __repr__(self) -> str:
         if self._runs is None:
@@ -71,6 +72,7 @@ class MemoryStore:
                 raise RunExists(run.run_id)
             head, lease = heads.create(run, self.clock(), self._lease_clock())
             self._unindexed_runs[run.run_id] = None
+            self._marked_changes += 1
             runs[run.run_id] = _Run(head, 0, list(run.records))
             if lease is None:
                 self._changes.notify()
@@ -79,6 +81,7 @@ class MemoryStore:
     def append(self, commits: Sequence[Commit]) -> list[Exception | None]:
         with self._lock:
             runs = self._open()
+            self._marked_changes += 1
             return [self._apply(runs, commit) for commit in commits]
 
     def head(self, run_id: str) -> RunHead:
@@ -101,6 +104,7 @@ class MemoryStore:
     def claim(self, run_id: str, holder: str, ttl: float, instead_of: int | None = None) -> Lease:
         with self._lock:
             run = self._run(run_id)
+            self._marked_changes += 1
             run.head, lease = heads.claim(
                 run.head, holder, ttl, self.clock(), instead_of, self._lease_clock()
             )
@@ -109,6 +113,7 @@ class MemoryStore:
     def claim_ready(self, wanted: Sequence[RunHead], holder: str, ttl: float) -> list[Lease | None]:
         with self._lock:
             runs = self._open()
+            self._marked_changes += 1
             return claim_one_by_one(
                 wanted, lambda listed: self._claim_ready(runs.get(listed.run_id), listed, holder, ttl)
             )
@@ -131,6 +136,7 @@ class MemoryStore:
                 return
             released = heads.release(run.head, lease)
             if released is not None:
+                self._marked_changes += 1
                 run.head = released
                 self._changes.notify()
 
@@ -140,6 +146,7 @@ class MemoryStore:
             if key in run.keys:
                 return False
             head = heads.post(run.head, self.clock())
+            self._marked_changes += 1
             posts = [*run.posts, Post(head.posted, key, body)]
             self._unindexed_runs[run_id] = None
             # No interrupt can come between these three: a key that is known without its post would lose the post.
@@ -244,6 +251,7 @@ class MemoryStore:
                 if heads.is_expired(run.head, older_than, statuses, now, lease_now)
             ]
             self._unindexed_runs.update(dict.fromkeys(expired))
+            self._marked_changes += len(expired)
             for run_id in expired:
                 del runs[run_id]
             if expired:
@@ -256,6 +264,7 @@ class MemoryStore:
             run = self._run(run_id)
             heads.refuse_if_held(run.head, self._lease_clock())
             self._unindexed_runs[run_id] = None
+            self._marked_changes += 1
             del self._open()[run_id]
             self._changes.notify()
             self._current_run_index()
@@ -265,6 +274,11 @@ class MemoryStore:
         changed = self._changes.wait(timeout)
         self._open()
         return changed
+
+    def change_mark(self) -> object:
+        """How many changes there were, and attempts at one."""
+        self._open()
+        return self._marked_changes
 
     def close(self) -> None:
         with self._lock:

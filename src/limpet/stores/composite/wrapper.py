@@ -42,6 +42,12 @@ class StoreWrapper(ABC):
         return found
 
     @property
+    def change_mark(self) -> Callable[[], object]:
+        """How the wrapped store tells that its runs have changed, where that does."""
+        found: Callable[[], object] = self._durable_store.change_mark  # type: ignore[attr-defined]  # as with `clock`
+        return found
+
+    @property
     def closed(self) -> bool:
         """Whether the wrapped store was closed."""
         return bool(getattr(self._durable_store, "closed", False))

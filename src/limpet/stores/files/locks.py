@@ -152,6 +152,16 @@ class LockFile:
             return True
         return found > self.change_number + REMEMBERED_CHANGES
 
+    def number_now(self) -> int:
+        """The number in the file, or that this process knows if no other can use the directory."""
+        if not HAS_FILE_LOCKS:
+            return self.change_number or 0
+        try:
+            with self.path.open("rb") as file:
+                return _decode_number(file.read(_NUMBER.size))
+        except FileNotFoundError:  # no run was under this lock yet
+            return 0
+
     def _names_of(self, numbers: range) -> list[str] | None:
         """The names of the runs that the changes with these numbers were made to; None if one isn't in the file."""
         size = REMEMBERED_CHANGES * _CHANGE.size

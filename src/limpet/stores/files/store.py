@@ -328,6 +328,12 @@ class FileStore:
 
         self._holding(delete, run_id)
 
+    def change_mark(self) -> object:
+        """The numbers in the lock files, which grow with each change to a run."""
+        self._refuse_closed()
+        with explaining(self.path):
+            return [lock.number_now() for lock in self._locks.files]
+
     def close(self) -> None:
         self.closed = True
         self._locks.close()

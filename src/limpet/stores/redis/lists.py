@@ -79,6 +79,11 @@ class RunLists:
         found = (head for head in self._heads(entries, sets, which.limit) if matches(head, which, moment))
         return [*islice(found, which.limit)]
 
+    def change_mark(self) -> object:
+        """When a run was last updated, and how many there are."""
+        newest = (b"ZREVRANGE", self._set(UPDATED), b"0", b"0", b"WITHSCORES")
+        return tuple(map(str, self._calls.all([newest, (b"ZCARD", self._calls.index)])))
+
     def _smallest(self, which: RunFilter, clock: bytes) -> Sequence[str]:
         """The sets, the runs of which are all that can match: of several choices, those with the fewest runs."""
         choices: list[Sequence[str]] = [[ALL_RUNS]]

@@ -225,6 +225,10 @@ class RedisStore:
     def list(self, which: RunFilter) -> list[RunHead]:
         return self._lists.matching(which, self.store_time, self._clock())
 
+    def change_mark(self) -> object:
+        """When a run was last updated, and how many there are."""
+        return self._lists.change_mark()
+
     def lanes(self) -> Sequence[Lane]:
         return self._lists.lanes(self._clock())
 

@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 from limpet.defaults import QUEUE
 from limpet.journal.run_filter import LeaseState, RunFilter
+from limpet.stores.sqlite.connections import Connections
 from limpet.stores.sqlite.rows import limit_of, placeholders
 from limpet.stores.statements import statements_of
 
 MAX_RANGES = 100
 """Ranges of an index that are read for one list. If there are more, all runs are searched, newest first."""
+
+INDEX_HEADER = 48
+"""Bytes at the beginning of the index of a log that change with each commit."""
 
 SQL = statements_of("sqlite")
 
@@ -34,6 +40,50 @@ class Range(NamedTuple):
 
 
 ALL_RUNS = Range("runs_by_creation", "TRUE")
+
+
+class ChangeMark:
+    """Tells that runs have changed. Each commit changes the beginning of the file in which SQLite indexes its log.
+
+    Workers renew their documents all the time. If a document has changed, it may have been that alone, and the runs
+    are looked at, which takes some ten milliseconds for 100,000 of them.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._lock = Lock()
+        self._log: object = None
+        self._documents: object = None
+        self._runs: object = None
+        self._number = 0
+
+    def __call__(self) -> object:
+        with self._lock:
+            log = self._beginning_of_index()
+            documents, runs = self._connections.read(lambda cursor: self._read(cursor, log))
+            # Without a change of documents, runs aren't looked at: something of them has changed if anything has.
+            if log != self._log and (documents == self._documents or runs != self._runs):
+                self._number += 1
+            self._log = log
+            self._documents = documents
+            self._runs = runs or self._runs
+            return self._number
+
+    def _read(self, cursor: sqlite3.Cursor, log: object) -> tuple[object, object]:
+        """The newest version of a document; and what shows that runs have changed, if that has to be looked up."""
+        if log == self._log:
+            return self._documents, None
+        documents = cursor.execute("SELECT max(version) FROM documents").fetchone()
+        if documents == self._documents:
+            return documents, None
+        return documents, cursor.execute(SQL["RUNS_AS_A_WHOLE"]).fetchone()
+
+    def _beginning_of_index(self) -> object:
+        try:
+            with Path(f"{self._connections.path}-shm").open("rb") as file:
+                return file.read(INDEX_HEADER)
+        except OSError:  # the log is empty
+            return None
 
 
 def listed_rows(

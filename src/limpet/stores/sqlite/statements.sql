@@ -20,6 +20,10 @@ FROM runs
 -- name: FIND_ROW
 {HEAD} WHERE id = ?
 
+-- name: RUNS_AS_A_WHOLE
+-- What differs once a run was created, claimed, posted to or deleted, or got another status.
+SELECT count(*), max(id), max(updated), sum(fence), sum(posted) FROM runs
+
 -- name: UNHELD
 (lease_until IS NULL OR lease_until <= ?)
 

@@ -57,7 +57,7 @@ from limpet.stores.problem_log import ProblemLog
 from limpet.stores.sqlite.connections import Connections, checked_path
 from limpet.stores.sqlite.documents import DocumentTable
 from limpet.stores.sqlite.lanes import all_lanes, claim_listed, ready_heads
-from limpet.stores.sqlite.lists import listed_rows
+from limpet.stores.sqlite.lists import ChangeMark, listed_rows
 from limpet.stores.sqlite.posts import add_output, add_post, has_key, read_output, take_posts, waiting_posts
 from limpet.stores.sqlite.rows import (
     LARGEST,
@@ -122,6 +122,7 @@ class SQLiteStore:
         self._row_ids: dict[str, int] = {}
         self._problems = ProblemLog("limpet.stores")
         self._documents = DocumentTable(self._connections, self._problems)
+        self.change_mark = ChangeMark(self._connections)
 
     def __repr__(self) -> str:
         return f"SQLiteStore({str(self.path)!r}, level={self.abilities.level!r})"
