@@ -83,7 +83,7 @@ def run_to_stop(client, run_id, topic="kelp"):
 
 def filled(path):
     """A path of a route with values for what is in braces."""
-    return path.format(run_id="none", graph="article", name="x", link="x.y")
+    return path.format(run_id="none", graph="article", name="x", link="x.y", row="0")
 
 
 WALKED = [
@@ -194,7 +194,7 @@ def test_the_openapi_document_is_that_of_the_routes_h19():
         for endpoint in ENDPOINTS:
             if endpoint.method != "GET" or endpoint.gives in ("File", "EventStream") or endpoint.is_public:
                 continue
-            path = endpoint.path.format(run_id="kelp", graph="article", name="nightly")
+            path = endpoint.path.format(run_id="kelp", graph="article", name="nightly", row="0")
             needed = {"a": 0, "b": 1, "with": "kelp"}
             params = {each.name: needed[each.name] for each in endpoint.query if each.is_required}
             schema = {"$ref": f"#/components/schemas/{endpoint.gives}", "components": {"schemas": SCHEMAS}}

@@ -33,6 +33,7 @@ from limpet.server.routes import about as about_routes
 from limpet.server.routes import graphs as graph_routes
 from limpet.server.routes import history as history_routes
 from limpet.server.routes import questions as question_routes
+from limpet.server.routes import rows as row_routes
 from limpet.server.routes import run as run_routes
 from limpet.server.routes import runs as runs_routes
 from limpet.server.routes import schedules as schedule_routes
@@ -70,6 +71,7 @@ ENDPOINTS: Final = (
     *schedule_routes.ENDPOINTS,
     *question_routes.ENDPOINTS,
     *stream_routes.ENDPOINTS,
+    *row_routes.ENDPOINTS,
     *history_routes.ENDPOINTS,
     *state_routes.ENDPOINTS,
     *run_routes.ENDPOINTS,

@@ -131,6 +131,20 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "run": {"$ref": "#/components/schemas/Run"},
         }
     ),
+    "RowDetail": _object(
+        {
+            "row": _OBJECT,
+            "update": {"type": ["object", "null"]},
+            "large": {"type": "object", "additionalProperties": _INTEGER},
+            "attempts": {"type": "array", "items": _OBJECT},
+            "error": {"type": ["object", "null"]},
+            "questions": {"type": "array", "items": _OBJECT},
+            "answers": _OBJECT,
+            "by": {"type": "object", "additionalProperties": _TEXT},
+            "output": {"type": "array", "items": _OBJECT},
+            "more_output": {"type": "boolean"},
+        }
+    ),
     "EventPage": _object(
         {
             "events": {"type": "array", "items": _object({"type": _TEXT, "at": _NUMBER, "cursor": _TEXT})},

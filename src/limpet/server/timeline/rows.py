@@ -52,9 +52,11 @@ class Row:
         "branch",
         "call",
         "end",
+        "first_event",
         "id",
         "kind",
         "label",
+        "last_event",
         "note",
         "output",
         "parent",
@@ -88,6 +90,9 @@ class Row:
         self.asked: tuple[str, ...] = ()
         """The ids of its open questions."""
         self.version = 0
+        self.first_event = 0
+        """The number of the event with which it began."""
+        self.last_event = 0
 
     @property
     def has_stopped(self) -> bool:
@@ -153,6 +158,8 @@ class RowLog:
 
     def __init__(self) -> None:
         self.version = 0
+        self.event = 0
+        """The number of the event that is being taken in."""
         self.dropped = 0
         """How many of the oldest rows are no longer kept."""
         self._rows: list[Row] = []
@@ -166,6 +173,7 @@ class RowLog:
     def add(self, row: Row) -> Row:
         """Add a row, which gets its id."""
         row.id = self.dropped + len(self._rows)
+        row.first_event = self.event
         self._rows.append(row)
         if len(self._rows) > MAX_KEPT_ROWS:
             del self._rows[:DROPPED_AT_ONCE]
@@ -177,10 +185,16 @@ class RowLog:
         """A row has changed."""
         self.version += 1
         row.version = self.version
+        row.last_event = self.event
         self._versions.append(self.version)
         self._changed.append(row.id)
         if len(self._changed) > 2 * len(self._rows) + STALE_CHANGES:
             self._tidy()
+
+    def find(self, id: int) -> Row | None:
+        """The row with this id, if it is still kept."""
+        index = id - self.dropped
+        return self._rows[index] if 0 <= index < len(self._rows) else None
 
     def since(self, version: int) -> Iterator[Row]:
         """The rows that changed after a version, those that changed last at the end."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import secrets
 from collections import OrderedDict
+from collections.abc import Iterator
 from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
 from limpet.engine.following.cursor import EventCursor
-from limpet.engine.following.event_feed import EventFeed
+from limpet.engine.following.event_feed import Entry, EventFeed
 from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.store import Store
 from limpet.server.timeline.event_rows import EventRows
+from limpet.server.timeline.lanes import Event
+from limpet.server.timeline.row_events import RowEvents
+from limpet.server.timeline.rows import Row
 
 MAX_ROWS: Final = 5000
 """Rows in one answer, at most."""
@@ -22,6 +26,13 @@ KEPT_TIMELINES: Final = 8
 
 KEPT_ROWS: Final = 200_000
 """How many rows all of them may have, unless one alone has more."""
+
+
+EVENTS_OF_PLACE: Final = 64
+"""Events after which the place in the run's journal is noted, to read from there again."""
+
+EVENTS_OF_ROW: Final = 2000
+"""Events that are read again for one row, at most, from its first and before its last."""
 
 
 class Timeline:
@@ -43,6 +54,8 @@ class Timeline:
     def _start_over(self) -> None:
         self._feed = EventFeed(self._store, self._run_id, EventCursor(), self._secrets)
         self._rows = EventRows()
+        self._places = [EventCursor().to_text(self._run_id)]
+        """The cursors before every so many events."""
         self._epoch = secrets.token_hex(4)
         """Tells the versions of these rows from those of others that were made of the same run."""
         self._is_in_doubt = False
@@ -93,9 +106,50 @@ class Timeline:
                 break
             for entry in batch.entries:
                 self._rows.take(entry.event)
+                self._note_place(entry)
             has_more = batch.has_more
         self._is_in_doubt = False
         return has_more
+
+    def _note_place(self, entry: Entry) -> None:
+        """An event was taken in."""
+        self._rows.log.event += 1
+        if self._rows.log.event % EVENTS_OF_PLACE == 0:
+            self._places.append(entry.cursor)
+
+    def row_events(self, row_id: int) -> RowEvents | None:
+        """What happened in a row; None if there is no such row. The events around it are read again."""
+        with self._lock:
+            row = self._rows.log.find(row_id)
+            if row is None:
+                return None
+            found = RowEvents(row)
+            found.take_all(self._events_around(row))
+            return found
+
+    def _events_around(self, row: Row) -> Iterator[Event]:
+        """The events of a row, and those between them. Of very many, those in the middle are left out."""
+        count = row.last_event - row.first_event + EVENTS_OF_PLACE
+        if count <= EVENTS_OF_ROW:
+            yield from self._events_from(row.first_event, count)
+            return
+        yield from self._events_from(row.first_event, EVENTS_OF_ROW // 2)
+        yield from self._events_from(
+            row.last_event - EVENTS_OF_ROW // 2, EVENTS_OF_ROW // 2 + EVENTS_OF_PLACE
+        )
+
+    def _events_from(self, number: int, count: int) -> Iterator[Event]:
+        place = number // EVENTS_OF_PLACE
+        cursor = EventCursor.from_text(self._places[place], self._run_id)
+        feed = EventFeed(self._store, self._run_id, cursor, self._secrets)
+        left = count + number % EVENTS_OF_PLACE
+        while left > 0:
+            batch = feed.read()
+            for entry in batch.entries[:left]:
+                yield entry.event
+            left -= len(batch.entries)
+            if not batch.has_more:
+                return
 
 
 class Timelines:
@@ -117,6 +171,15 @@ class Timelines:
             return timeline.changes(version, limit)
         finally:
             self._trim()
+
+    def row_events(
+        self, run_id: str, created: float, known_secrets: frozenset[str], row_id: int
+    ) -> RowEvents | None:
+        """What happened in a row of a run's timeline; None if there is no such row."""
+        timeline = self._timeline(run_id, created, known_secrets)
+        if not len(timeline):
+            timeline.changes("", MAX_ROWS)
+        return timeline.row_events(row_id)
 
     def _timeline(self, run_id: str, created: float, known_secrets: frozenset[str]) -> Timeline:
         with self._lock:

@@ -31,7 +31,7 @@ export function topBar(page, current, about) {
       "div",
       { class: "switches" },
       page?.checkLive && liveSwitch(page),
-      h("button", { class: "plain", title: `times: ${settings.zone === "utc" ? "UTC" : "local"}; click to switch`, onclick: () => (nextZone(), refresh()) }, settings.zone === "utc" ? "UTC" : "local"),
+      h("button", { class: "plain wide", title: `times: ${settings.zone === "utc" ? "UTC" : "local"}; click to switch`, onclick: () => (nextZone(), refresh()) }, settings.zone === "utc" ? "UTC" : "local"),
       h("button", { class: "plain", "aria-label": `theme: ${settings.theme}`, title: `theme: ${settings.theme}; click to switch`, onclick: () => (nextTheme(), refresh()) }, themeSign()),
       h("button", { class: "plain", "aria-label": "help", title: "keys and help (?)", onclick: openHelp }, "?"),
     ),

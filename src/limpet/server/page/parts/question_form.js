@@ -19,9 +19,7 @@ export class QuestionForm {
     this.asksName = asksName;
     this.isSending = false;
     this.problem = "";
-    const hasButtons = question.choices?.length <= FEW && question.choices.every((each) => shortForm(each).length <= SHORT);
-    this.buttons = hasButtons ? question.choices : null;
-    if (!this.buttons && question.schema?.type === "boolean") this.buttons = [true, false];
+    this.buttons = hasButtons(question) ? (question.choices ?? [true, false]) : null;
     if (this.buttons) return;
     const schema = question.choices ? { enum: question.choices } : (question.schema ?? {});
     this.field = fieldFor(schema, { secret: question.secret, isRequired: true });
@@ -86,6 +84,12 @@ export class QuestionForm {
     this.isSending = false;
     refresh();
   }
+}
+
+/** Whether the answers to a question fit on a few buttons. */
+export function hasButtons({ choices, schema }) {
+  if (!choices) return schema?.type === "boolean";
+  return choices.length <= FEW && choices.every((each) => shortForm(each).length <= SHORT);
 }
 
 function buttonText(value) {

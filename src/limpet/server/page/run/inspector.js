@@ -119,10 +119,11 @@ export class Inspector {
 
   /** The error for which the run has stopped, or of the selected step. */
   failure(run) {
+    const isRunError = (!this.row || this.row.status === "failed") && run.stored_status === "failed";
     const own = this.attempt === null ? this.detail?.error : this.detail?.attempts?.[this.attempt]?.error;
-    const isRunError = !this.row || this.row.status === "failed";
-    const error = own ?? (isRunError && run.stored_status === "failed" ? run.error : null);
-    const text = !error && isRunError && run.stored_status === "failed" ? run.reason : null;
+    const isSame = own && run.error && own.message === run.error.message; // the run's has the traceback
+    const error = isRunError && (isSame || !own) ? run.error : own;
+    const text = !error && isRunError ? run.reason : null;
     if (!error && !text) return null;
     return h(
       "section",

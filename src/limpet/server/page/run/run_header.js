@@ -10,6 +10,9 @@ import { timeView } from "../parts/time.js";
 import { isOver } from "../runs/runs_table.js";
 import { actionsFor } from "./run_actions.js";
 
+/** What a run that has stopped needs. */
+const PRIMARY = new Set(["approve", "retry", "resume"]);
+
 /** The head. `actions` opens the dialogs. */
 export function runHeader(run, children, actions, isReadOnly) {
   return h(
@@ -54,7 +57,7 @@ function buttons(run, actions, isReadOnly) {
   if (isReadOnly) return [download];
   const { main, more } = actionsFor(run);
   return [
-    main.map((name, index) => h("button", { key: name, class: index === 0 ? "primary" : "", onclick: () => actions[name]() }, name)),
+    main.map((name) => h("button", { key: name, class: PRIMARY.has(name) ? "primary" : "", onclick: () => actions[name]() }, name)),
     h(
       "details",
       { class: "menu", onkeydown: (event) => event.key === "Escape" && event.currentTarget.removeAttribute("open") },

@@ -25,6 +25,7 @@ export class TimelineModel {
       if (!this.rows.has(row.id)) this.place(row);
       this.rows.set(row.id, row);
     }
+    if (answer.dropped) this.drop(answer.dropped);
     this.version = answer.version;
     this.total = answer.total;
     this.ready = answer.ready;
@@ -33,8 +34,18 @@ export class TimelineModel {
     this.flatRows = null;
   }
 
+  /** Forget the oldest rows, as the server has: of very long runs only the newest are kept. */
+  drop(first) {
+    for (const id of this.rows.keys()) {
+      if (id >= first) break;
+      this.rows.delete(id);
+      this.children.delete(id);
+    }
+    for (const [parent, ids] of this.children) this.children.set(parent, ids.filter((id) => id >= first));
+  }
+
   place(row) {
-    const parent = row.parent ?? null;
+    const parent = this.rows.has(row.parent) ? row.parent : null;
     if (!this.children.has(parent)) this.children.set(parent, []);
     this.children.get(parent).push(row.id);
   }

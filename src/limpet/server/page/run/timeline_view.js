@@ -95,7 +95,7 @@ export class TimelineView {
     if (this.axisKey !== key) {
       this.axisKey = key;
       const rows = this.model.rows.values();
-      this.lastAxis = timeAxis([...rows, ...this.activeRows()], this.trackWidth() - 60, now, isLive);
+      this.lastAxis = timeAxis([...rows, ...this.activeRows()], this.trackWidth() - 110, now, isLive);
     }
     return this.lastAxis;
   }
@@ -251,8 +251,7 @@ function barText(row, now) {
   const length = span((row.end ?? Math.max(now, row.start)) - row.start);
   const progress = row.progress?.total ? ` · ${count(row.progress.done ?? 0)} of ${count(row.progress.total)}` : "";
   const attempts = (row.attempts?.length ?? 0) > 1 ? ` · ${row.attempts.length} attempts` : "";
-  const note = row.status === "done" || row.kind === "branch" ? "" : row.note ? ` · ${row.note}` : "";
-  return `${length}${progress}${attempts}${note}`;
+  return `${length}${progress}${attempts}`;
 }
 
 function bar(piece, index, row, axis) {

@@ -6,7 +6,7 @@ import { count, shortId } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
 import { refresh } from "../core/screen.js";
 import { complain, say } from "../parts/notices.js";
-import { QuestionForm } from "../parts/question_form.js";
+import { hasButtons, QuestionForm } from "../parts/question_form.js";
 import { statusMark } from "../parts/status_mark.js";
 import { timeView } from "../parts/time.js";
 
@@ -77,7 +77,7 @@ export class WaitingList {
   }
 
   question(run, question) {
-    if (this.isReadOnly || run.questions.length > 1) {
+    if (this.isReadOnly || run.questions.length > 1 || !hasButtons(question)) {
       const more = run.questions.length > 1 ? ` (${run.questions.length} questions)` : "";
       return h("a", { href: pageUrl("runs", run.run_id) }, `${question.node} asks: ${question.prompt}${more}`);
     }
