@@ -10,7 +10,7 @@ export class TimelineModel {
 
   clear() {
     this.rows = new Map();
-    this.children = new Map();
+    this.children = null;
     this.choices = new Map();
     this.version = "";
     this.changes = 0;
@@ -21,11 +21,10 @@ export class TimelineModel {
   /** Take in an answer of the server. */
   take(answer) {
     if (answer.reset && this.version) this.clear();
-    for (const row of answer.rows) {
-      if (!this.rows.has(row.id)) this.place(row);
-      this.rows.set(row.id, row);
-    }
+    const before = this.rows.size;
+    for (const row of answer.rows) this.rows.set(row.id, row);
     if (answer.dropped) this.drop(answer.dropped);
+    if (this.rows.size !== before || answer.dropped) this.children = null;
     this.version = answer.version;
     this.total = answer.total;
     this.ready = answer.ready;
@@ -36,18 +35,21 @@ export class TimelineModel {
 
   /** Forget the oldest rows, as the server has: of very long runs only the newest are kept. */
   drop(first) {
-    for (const id of this.rows.keys()) {
-      if (id >= first) break;
-      this.rows.delete(id);
-      this.children.delete(id);
-    }
-    for (const [parent, ids] of this.children) this.children.set(parent, ids.filter((id) => id >= first));
+    for (const id of this.rows.keys()) if (id < first) this.rows.delete(id);
   }
 
-  place(row) {
-    const parent = this.rows.has(row.parent) ? row.parent : null;
-    if (!this.children.has(parent)) this.children.set(parent, []);
-    this.children.get(parent).push(row.id);
+  /** The ids of the rows inside of a row, or of those on top. They come in the order in which they changed. */
+  inside(parent) {
+    if (!this.children) {
+      this.children = new Map();
+      for (const id of [...this.rows.keys()].sort((a, b) => a - b)) {
+        const row = this.rows.get(id);
+        const outer = this.rows.has(row.parent) ? row.parent : null;
+        if (!this.children.has(outer)) this.children.set(outer, []);
+        this.children.get(outer).push(id);
+      }
+    }
+    return this.children.get(parent) ?? [];
   }
 
   /** Whether the rows inside of a row are shown. */
@@ -62,7 +64,7 @@ export class TimelineModel {
   }
 
   hasChildren(row) {
-    return this.children.has(row.id);
+    return this.inside(row.id).length > 0;
   }
 
   /** Make a row visible: open what is around it. */
@@ -83,10 +85,10 @@ export class TimelineModel {
   }
 
   collect(parent, depth) {
-    for (const id of this.children.get(parent) ?? []) {
+    for (const id of this.inside(parent)) {
       const row = this.rows.get(id);
       this.flatRows.push({ row, depth });
-      if (this.children.has(id) && this.isOpen(row)) this.collect(id, depth + 1);
+      if (this.hasChildren(row) && this.isOpen(row)) this.collect(id, depth + 1);
     }
   }
 
@@ -96,7 +98,7 @@ export class TimelineModel {
     let found = null;
     let foundRank = -1;
     for (const row of this.rows.values()) {
-      const isInner = this.children.has(row.id);
+      const isInner = this.hasChildren(row);
       const rank = isInner ? 0 : (ranks[row.status] ?? 0);
       if (rank >= foundRank && !(isInner && found)) {
         found = row;
