@@ -39,6 +39,8 @@ from limpet.server.routes import runs as runs_routes
 from limpet.server.routes import schedules as schedule_routes
 from limpet.server.routes import states as state_routes
 from limpet.server.routes import streams as stream_routes
+from limpet.server.run_changes import RunChanges
+from limpet.server.run_counts import COUNTING_SHARE, RecentAnswers
 from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
@@ -105,7 +107,16 @@ def app(
     opened = open_store(store)
     known = [GraphOnStore(graph, opened) for graph in graphs]
     by_name = {each.name: each for each in known}
-    service = Service(opened, Runs(opened, known), Schedules(opened), by_name, Timelines(opened), read_only)
+    service = Service(
+        opened,
+        Runs(opened, known),
+        Schedules(opened),
+        by_name,
+        Timelines(opened),
+        RunChanges(opened),
+        RecentAnswers(1 / COUNTING_SHARE),
+        read_only,
+    )
     guard = Guard(token or None, authenticate, hosts)
     answering = _Answering(service, guard)
     routes = [

@@ -19,6 +19,8 @@ from limpet.frontends.run_facts import run_facts
 from limpet.journal.store import Store
 from limpet.runs import Runs
 from limpet.schedules import Schedules
+from limpet.server.run_changes import RunChanges
+from limpet.server.run_counts import RecentAnswers, StatusCounts
 from limpet.server.timeline import Timelines
 from limpet.server.values import shown_values
 
@@ -68,6 +70,8 @@ class Service(NamedTuple):
     schedules: Schedules
     graphs: Mapping[str, GraphOnStore]
     timelines: Timelines
+    changes: RunChanges
+    counts: RecentAnswers[StatusCounts]
     read_only: bool = False
 
     def state(self, run_id: str, step: int | None = None) -> StoredState:

@@ -24,6 +24,9 @@ from limpet.errors import RunQuarantined
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import DAMAGED, FAILED, RUNNING, RunHead
 
+COUNTING_SHARE: Final = 1 / 10
+"""The part of the time that may be spent on counting runs, however often the numbers are asked for."""
+
 COUNTED: Final = 500
 """Runs of a stored status that are counted: of more, it is only said that there are more."""
 

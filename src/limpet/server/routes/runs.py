@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
@@ -11,7 +10,6 @@ from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chose
 from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import UsageError
 from limpet.journal.store import ENDED
-from limpet.runs import Runs
 from limpet.server.endpoint import (
     ANYTHING,
     FLAG,
@@ -25,7 +23,7 @@ from limpet.server.endpoint import (
     limit_of,
     shown_run,
 )
-from limpet.server.run_counts import RecentAnswers, StatusCounts, count_newest
+from limpet.server.run_counts import count_newest
 
 MAX_PAGE: Final = 500
 """Runs in one page, at most."""
@@ -34,9 +32,6 @@ DEFAULT_PAGE: Final = 50
 
 MAX_CHANGED: Final = 10_000
 """Runs that one request changes, at most."""
-
-COUNTING_SHARE: Final = 1 / 10
-"""The part of the time that may be spent on counting runs, however often the numbers are asked for."""
 
 FILTERS: Final = (
     Parameter("status", TEXTS, "the run has one of these statuses, stored or shown ones"),
@@ -80,11 +75,7 @@ def counts(request: ApiRequest) -> dict[str, Any]:
     """How many runs have each status, as people see it: up to `COUNTED` of each that is stored."""
     client = client_for(request.service.store)
     graph = request.values.get("graph")
-    recent = _recent_counts.setdefault(request.service.runs, RecentAnswers(1 / COUNTING_SHARE))
-    return recent.get(graph, lambda: count_newest(client, graph))._asdict()
-
-
-_recent_counts: WeakKeyDictionary[Runs, RecentAnswers[StatusCounts]] = WeakKeyDictionary()
+    return request.service.counts.get(graph, lambda: count_newest(client, graph))._asdict()
 
 
 def retry(request: ApiRequest) -> dict[str, Any]:

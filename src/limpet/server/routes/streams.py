@@ -52,7 +52,20 @@ async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
     return timeline_stream(handle, place, changes, request.values.get("after") or "")
 
 
+async def run_changes(request: ApiRequest) -> AsyncIterator[bytes]:
+    """That runs of the store have changed, from now on or after a cursor."""
+    return request.service.changes.messages(request.values.get("after"))
+
+
 ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        "/live",
+        run_changes,
+        "Says when runs of the store have changed, once a second at most; Last-Event-ID resumes it",
+        "EventStream",
+        query=(Parameter("after", TEXT, "the id of the last message that the client got"),),
+    ),
     Endpoint(
         "GET",
         "/runs/{run_id}/live",

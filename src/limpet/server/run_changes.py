@@ -1,0 +1,181 @@
+"""Whether the runs of a store have changed: one watcher for all clients that show lists of runs.
+
+It looks a few times a second as long as there is a client, in a thread of its own, and not at all otherwise. What
+has changed isn't known: a client that is interested asks for its list again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator
+from threading import Lock
+from time import time
+from typing import Any, Final
+
+from limpet.journal.optional_calls import MarksChanges, Notifying, provides
+from limpet.journal.run_filter import LeaseState, RunFilter
+from limpet.journal.store import Store
+from limpet.server.event_stream import KEEP_ALIVE, NOTHING_NEW, message
+from limpet.threads.workers import Monitor, start_thread
+
+MESSAGE_INTERVAL: Final = 1.0
+"""Seconds between two messages, at least."""
+
+LOOK_INTERVAL: Final = 0.25
+"""Seconds between two looks at the mark of a store. Where there is none, lists are looked at once a second."""
+
+NEWEST: Final = 50
+HELD: Final = 100
+"""Runs that are looked at where a store doesn't mark changes: the newest, and those under way."""
+
+log = logging.getLogger("limpet.server")
+
+
+class _Client:
+    """A client that waits for changes, on an event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Have it look. From any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self.woken.set)
+        except RuntimeError:  # its event loop was closed
+            return
+
+
+class RunChanges:
+    """Tells clients that runs of a store have changed. `cursor` is the newest change, as they know it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._epoch = secrets.token_hex(4)
+        """Distinguishes the changes that this process has counted from those of another."""
+        self._version = 0
+        self._changed_at = 0.0
+        self._looks = 0
+        self._known: Any = None
+        """What the last look saw."""
+        self._lock = Lock()
+        self._clients: set[_Client] = set()
+        self._is_watching = False
+        self._left = Monitor()
+        self._has_failed = False
+
+    @property
+    def cursor(self) -> str:
+        """The newest change: it is another one after each."""
+        return f"{self._epoch}.{self._version}"
+
+    async def messages(self, after: str | None) -> AsyncIterator[bytes]:
+        """A server-sent event for each change after a cursor, or from now on, at most one a second."""
+        client = _Client()
+        looks = self._join(client)
+        try:
+            while self._looks == looks:  # there may have been changes while there was no client
+                await self._pause(client)
+            seen = after
+            if seen is None:
+                seen = self.cursor
+                yield f"id: {seen}\n\n".encode()  # where a client that is cut off now continues
+            while True:
+                if seen != self.cursor:
+                    seen = self.cursor
+                    yield message("changed", {"at": self._changed_at}, seen)
+                elif not await self._pause(client):
+                    yield NOTHING_NEW
+        finally:
+            self._leave(client)
+
+    async def _pause(self, client: _Client) -> bool:
+        """Wait for the next look that sees a change; False if there was none for a while."""
+        try:
+            await asyncio.wait_for(client.woken.wait(), KEEP_ALIVE)
+        except TimeoutError:
+            return False
+        client.woken.clear()
+        return True
+
+    def _join(self, client: _Client) -> int:
+        """Add a client, and return the number of looks that doesn't tell it enough."""
+        with self._lock:
+            looks = -1
+            if not self._is_watching:
+                self._is_watching = True
+                looks = self._looks
+                start_thread(self._watch, "limpet-run-changes")
+            self._clients.add(client)
+            return looks
+
+    def _leave(self, client: _Client) -> None:
+        with self._lock:
+            self._clients.discard(client)
+        self._left.notify()
+
+    def _watch(self) -> None:
+        """Look until no client is left."""
+        # What happened since the last client left isn't known, unless the store has marked it.
+        may_have_changed = True
+        is_first = True
+        while True:
+            has_changed = self._look(may_have_changed)
+            with self._lock:
+                self._looks += 1
+                if has_changed:
+                    self._version += 1
+                    self._changed_at = time()
+                clients = list(self._clients)
+            if has_changed or is_first:
+                for client in clients:
+                    client.wake()
+            is_first = False
+            may_have_changed = self._wait(has_changed)
+            with self._lock:
+                if not self._clients:
+                    self._is_watching = False
+                    return
+
+    def _look(self, may_have_changed: bool) -> bool:
+        """Whether runs have changed since the last look. A store that is unavailable is asked again."""
+        before = self._known
+        try:
+            if provides(self._store, MarksChanges):
+                self._known = self._store.change_mark()
+                may_have_changed = False
+            else:
+                self._known = self._most_likely_to_change()
+        except Exception as problem:
+            if not self._has_failed:
+                log.warning("couldn't look for changes of runs: %s; will try again", problem)
+            self._has_failed = True
+            return False
+        self._has_failed = False
+        return may_have_changed or (before is not None and before != self._known)
+
+    def _most_likely_to_change(self) -> list[tuple[Any, ...]]:
+        held = RunFilter(lease_states=(LeaseState.HELD, LeaseState.EXPIRED), limit=HELD)
+        heads = [*self._store.list(RunFilter(limit=NEWEST)), *self._store.list(held)]
+        return [(head.run_id, head.created, head.status, head.fence, head.sequence) for head in heads]
+
+    def _wait(self, has_changed: bool) -> bool:
+        """Wait until the next look. True if the store has notified of a change."""
+        store = self._store
+        if store.abilities.notifies and provides(store, Notifying):
+            if has_changed:
+                self._sleep(MESSAGE_INTERVAL)
+            try:
+                return store.wait_for_change(MESSAGE_INTERVAL)
+            except Exception:  # the next look says what is wrong
+                has_changed = True
+        if has_changed or not provides(store, MarksChanges):
+            self._sleep(MESSAGE_INTERVAL)
+        else:
+            self._sleep(LOOK_INTERVAL)
+        return False
+
+    def _sleep(self, seconds: float) -> None:
+        self._left.wait_for(lambda: not self._clients, seconds)
