@@ -1,21 +1,15 @@
 /** Opens the page that the address names, inside of the frame. */
 
 import { get, onLoggedOut } from "./core/api.js";
-import { h } from "./core/dom.js";
+import { h, refresh, setView } from "./core/dom.js";
 import { useKeys } from "./core/keyboard.js";
 import { startRouter } from "./core/router.js";
-import { refresh, setView } from "./core/screen.js";
-import { AnswerPage } from "./pages/answer_page.js";
 import { ComparePage } from "./pages/compare_page.js";
-import { GraphPage } from "./pages/graph_page.js";
-import { GraphsPage } from "./pages/graphs_page.js";
-import { LoginPage } from "./pages/login_page.js";
-import { SchedulesPage } from "./pages/schedules_page.js";
-import { WorkersPage } from "./pages/workers_page.js";
-import { closeDialog, dialogView } from "./parts/dialog.js";
-import { topBar } from "./parts/frame.js";
-import { openHelp } from "./parts/help.js";
-import { complain, noticesView } from "./parts/notices.js";
+import { GraphPage, GraphsPage } from "./pages/graphs.js";
+import { AnswerPage, LoginPage } from "./pages/without_token.js";
+import { SchedulesPage, WorkersPage } from "./pages/workers.js";
+import { closeDialog, complain, dialogView, noticesView } from "./parts/dialog.js";
+import { openHelp, topBar } from "./parts/frame.js";
 import { RunPage } from "./run/run_page.js";
 import { RunsPage } from "./runs/runs_page.js";
 

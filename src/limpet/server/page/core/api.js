@@ -1,6 +1,4 @@
-/** Requests to the server, and what goes wrong with them. */
-
-import { parseExact, textOf } from "./exact_json.js";
+/** Requests to the server, what goes wrong with them, and JSON whose whole numbers stay exact. */
 
 export const ROOT = document.documentElement.dataset.root ?? "";
 const API = `${ROOT}/api/v1`;
@@ -95,4 +93,32 @@ async function problemOf(response) {
   } catch {
     return new Problem({ status: response.status, detail: `the server answered ${response.status}` });
   }
+}
+
+const LONG_NUMBER = /\d{16}/;
+const WHOLE = /^-?\d+$/;
+
+/** The value of a JSON text. */
+export function parseExact(text) {
+  if (!LONG_NUMBER.test(text)) return JSON.parse(text);
+  return JSON.parse(text, (key, value, context) => {
+    if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
+    return context && WHOLE.test(context.source) ? BigInt(context.source) : value;
+  });
+}
+
+/** A value as JSON text, in one line or indented. */
+export function textOf(value, indent = 0) {
+  if (!hasBigInt(value)) return JSON.stringify(value, null, indent);
+  return JSON.stringify(value, (key, each) => (typeof each === "bigint" ? rawNumber(each) : each), indent);
+}
+
+function hasBigInt(value) {
+  if (typeof value === "bigint") return true;
+  if (typeof value !== "object" || value === null) return false;
+  return Object.values(value).some(hasBigInt);
+}
+
+function rawNumber(value) {
+  return JSON.rawJSON ? JSON.rawJSON(value.toString()) : value.toString();
 }

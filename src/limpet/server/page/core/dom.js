@@ -116,3 +116,22 @@ function setProperty(el, name, value) {
 function isOwnPlace(value) {
   return value === null || value === undefined || /^(\/(?!\/)|#|\?|blob:|data:image\/)/.test(value);
 }
+
+let view = () => null;
+let isPlanned = false;
+
+/** Say what the whole document shows. */
+export function setView(next) {
+  view = next;
+  refresh();
+}
+
+/** Show it again soon. */
+export function refresh() {
+  if (isPlanned) return;
+  isPlanned = true;
+  requestAnimationFrame(() => {
+    isPlanned = false;
+    render(document.getElementById("app"), view());
+  });
+}

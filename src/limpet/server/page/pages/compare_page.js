@@ -1,14 +1,12 @@
 /** Two runs side by side: what is known of each, and how their states differ. */
 
 import { get, runPath } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count, shortId, span } from "../core/format.js";
 import { pageUrl, setQuery } from "../core/router.js";
-import { refresh } from "../core/screen.js";
 import { diffView } from "../parts/diff_view.js";
+import { statusLabel, timeView } from "../parts/labels.js";
 import { TreeState } from "../parts/state_tree.js";
-import { statusLabel } from "../parts/status_mark.js";
-import { timeView } from "../parts/time.js";
 import { isOver, whatOf } from "../runs/runs_table.js";
 
 export class ComparePage {

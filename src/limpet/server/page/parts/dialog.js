@@ -1,8 +1,7 @@
-/** A dialog over the page: one at a time, closed by Escape, with the focus inside while it is open. */
+/** What is over the page: a dialog, one at a time, and short messages about what was done or went wrong. */
 
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { useKeys } from "../core/keyboard.js";
-import { refresh } from "../core/screen.js";
 
 let opened = null;
 
@@ -78,4 +77,53 @@ function keepFocus(event) {
   if (document.activeElement !== edge && document.activeElement !== event.currentTarget) return;
   event.preventDefault();
   (event.shiftKey ? all[all.length - 1] : all[0])?.focus();
+}
+
+const SHOWN_FOR = 5000;
+const notices = [];
+let lastKey = 0;
+
+/** Say that something was done. */
+export function say(text, link = null) {
+  const notice = add("done", text, link);
+  setTimeout(() => close(notice), SHOWN_FOR);
+}
+
+/** Say what went wrong. */
+export function complain(error) {
+  if (error.name === "AbortError" || error.code === "no-token") return;
+  add("failed", error.message, null);
+}
+
+function add(tone, text, link) {
+  const known = notices.find((each) => each.text === text);
+  if (known) return known;
+  lastKey += 1;
+  const notice = { key: lastKey, tone, text, link };
+  notices.push(notice);
+  refresh();
+  return notice;
+}
+
+function close(notice) {
+  const index = notices.indexOf(notice);
+  if (index >= 0) notices.splice(index, 1);
+  refresh();
+}
+
+/** The messages. */
+export function noticesView() {
+  return h(
+    "div",
+    { class: "notices", role: "status", "aria-live": "polite" },
+    notices.map((each) =>
+      h(
+        "div",
+        { key: each.key, class: `notice notice-${each.tone}` },
+        h("span", {}, each.text),
+        each.link && h("a", { href: each.link.href }, each.link.text),
+        h("button", { class: "plain", "aria-label": "close this message", onclick: () => close(each) }, "×"),
+      ),
+    ),
+  );
 }

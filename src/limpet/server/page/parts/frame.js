@@ -1,11 +1,10 @@
 /** What is around every page: the logo, the way to other pages, and the switches. */
 
 import { ROOT } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { pageUrl } from "../core/router.js";
-import { refresh } from "../core/screen.js";
 import { nextTheme, nextZone, settings } from "../core/settings.js";
-import { openHelp } from "./help.js";
+import { openDialog } from "./dialog.js";
 
 const PAGES = ["runs", "graphs", "schedules", "workers"];
 const LOGO = new URL("../logo.svg", import.meta.url).pathname;
@@ -66,4 +65,26 @@ function themeSign() {
     settings.theme !== "dark" && h("circle", { r: 6 }),
     h("path", { d: paths[settings.theme] }),
   );
+}
+
+const KEYS = [
+  ["/", "filter the runs"],
+  ["j, k", "the next, the one before"],
+  ["Enter", "open"],
+  ["x", "select the run"],
+  ["Esc", "back, close"],
+  ["r", "retry or resume the run"],
+  ["f", "fork the run"],
+  ["← →", "close or open a branch"],
+  ["1 – 4", "timeline, graph, state, events"],
+  ["?", "this help"],
+];
+
+/** Show them. */
+export function openHelp() {
+  const view = () => [
+    h("dl", { class: "keys" }, KEYS.map(([key, about]) => [h("dt", { key: `${key}-k` }, h("kbd", {}, key)), h("dd", { key: `${key}-a` }, about)])),
+    h("p", { class: "faint" }, "Everything here is also on the command line (limpet --help), and in Python (limpet.Runs)."),
+  ];
+  openDialog({ title: "Keys", view });
 }

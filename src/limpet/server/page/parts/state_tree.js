@@ -1,8 +1,7 @@
 /** Values as a tree that opens on a click: exact numbers, long texts shortened, large values fetched when asked for. */
 
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count, size } from "../core/format.js";
-import { refresh } from "../core/screen.js";
 
 const LONG_TEXT = 240;
 const PAGE = 100;

@@ -1,15 +1,11 @@
 /** A new run that starts where this one was after a step, with edits of its state. */
 
-import { get, post, runPath } from "../core/api.js";
-import { h } from "../core/dom.js";
-import { parseExact, textOf } from "../core/exact_json.js";
+import { get, parseExact, post, runPath, textOf } from "../core/api.js";
+import { h, refresh } from "../core/dom.js";
 import { size } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
-import { refresh } from "../core/screen.js";
-import { codePanel } from "../parts/code_panel.js";
-import { forkCode } from "../parts/commands.js";
-import { closeDialog, openDialog } from "../parts/dialog.js";
-import { say } from "../parts/notices.js";
+import { codePanel, forkCode } from "../parts/code.js";
+import { closeDialog, openDialog, say } from "../parts/dialog.js";
 
 /** Open the dialog. `knowsGraph` says whether the server has the code of the graph, which edits and new runs need. */
 export function openForkDialog(run, step, knowsGraph) {

@@ -1,10 +1,8 @@
 /** The picture of a graph, marked by how far a run has come; a click on a node selects its newest step. */
 
 import { getText } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count } from "../core/format.js";
-import { refresh } from "../core/screen.js";
-import { pictureOf } from "../parts/svg_picture.js";
 
 /** Nodes above which no picture is drawn. */
 const MOST_NODES = 1000;
@@ -94,4 +92,30 @@ function pathOf(row) {
 function sameNode(shape, path) {
   const plain = shape.replace(/\[[^\]]*\]/g, "");
   return plain === path || plain.endsWith(`/${path}`) || path.endsWith(`/${plain}`);
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+const SHAPES = new Set(["svg", "g", "path", "rect", "circle", "text", "tspan", "title", "desc"]);
+const ATTRIBUTES = new Set([
+  "class", "d", "x", "y", "width", "height", "rx", "r", "cx", "cy", "dx", "viewBox", "transform", "data-node", "role", "aria-label",
+]);
+
+/** The elements of a picture. Throws an `Error` for what isn't one. */
+export function pictureOf(text) {
+  const unstyled = text.replace(/<style>[^<]*<\/style>/, ""); // the page has the rules, and refuses styles inside
+  const parsed = new DOMParser().parseFromString(unstyled, "image/svg+xml");
+  if (parsed.documentElement.localName !== "svg") throw new Error("the picture can't be read");
+  return copyOf(parsed.documentElement);
+}
+
+function copyOf(element) {
+  const made = document.createElementNS(SVG, element.localName);
+  for (const { name, value } of element.attributes) {
+    if (ATTRIBUTES.has(name)) made.setAttribute(name, value);
+  }
+  for (const child of element.childNodes) {
+    if (child.nodeType === Node.TEXT_NODE) made.append(child.data);
+    else if (child.nodeType === Node.ELEMENT_NODE && SHAPES.has(child.localName)) made.append(copyOf(child));
+  }
+  return made;
 }

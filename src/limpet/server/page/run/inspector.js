@@ -1,17 +1,13 @@
 /** What a step did: its error, its questions, what changed, what it emitted, and its times. */
 
-import { get, runPath } from "../core/api.js";
-import { h } from "../core/dom.js";
-import { textOf } from "../core/exact_json.js";
+import { get, runPath, textOf } from "../core/api.js";
+import { h, refresh } from "../core/dom.js";
 import { count, exactTime, size, span } from "../core/format.js";
-import { refresh } from "../core/screen.js";
-import { codePanel } from "../parts/code_panel.js";
-import { stateCode } from "../parts/commands.js";
-import { copyButton } from "../parts/copy.js";
+import { codePanel, copyButton, stateCode } from "../parts/code.js";
+import { complain } from "../parts/dialog.js";
 import { diffView } from "../parts/diff_view.js";
-import { complain } from "../parts/notices.js";
+import { statusLabel } from "../parts/labels.js";
 import { stateTree, TreeState, valueTree } from "../parts/state_tree.js";
-import { statusLabel } from "../parts/status_mark.js";
 import { piecesOf } from "./timeline_model.js";
 
 const OUTPUT_SHOWN = 100;

@@ -1,23 +1,19 @@
 /** The page of one run: its head, its timeline, graph, state and events, and the selected step beside them. */
 
-import { get, post, runPath } from "../core/api.js";
-import { h } from "../core/dom.js";
-import { parseExact } from "../core/exact_json.js";
+import { get, parseExact, post, runPath } from "../core/api.js";
+import { h, refresh } from "../core/dom.js";
 import { useKeys } from "../core/keyboard.js";
 import { LiveStream } from "../core/live.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
-import { refresh } from "../core/screen.js";
 import { settings } from "../core/settings.js";
-import { complain, say } from "../parts/notices.js";
-import { QuestionForm } from "../parts/question_form.js";
+import { complain, say } from "../parts/dialog.js";
+import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/runs_table.js";
-import { EventsView } from "./events_view.js";
 import { openForkDialog } from "./fork_dialog.js";
 import { GraphView } from "./graph_view.js";
 import { Inspector } from "./inspector.js";
-import { RunActions, sayDone } from "./run_actions.js";
-import { runHeader } from "./run_header.js";
-import { StateView } from "./state_view.js";
+import { EventsView, StateView } from "./other_views.js";
+import { RunActions, runHeader, sayDone } from "./run_actions.js";
 import { TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
 

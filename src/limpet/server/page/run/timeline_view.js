@@ -1,11 +1,9 @@
 /** The waterfall of a run: a row for each step, branch and task, with its bars on the time axis. */
 
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count, exactTime, span } from "../core/format.js";
-import { refresh } from "../core/screen.js";
-import { statusMark, toneOf } from "../parts/status_mark.js";
-import { timeAxis } from "./time_axis.js";
-import { piecesOf } from "./timeline_model.js";
+import { statusMark, toneOf } from "../parts/labels.js";
+import { piecesOf, timeAxis } from "./timeline_model.js";
 
 const ROW_HEIGHT = 30;
 /** Rows above and below the visible ones that are there already. */

@@ -1,12 +1,10 @@
 /** The same for many runs: how many, a confirmation, and an outcome for each. */
 
 import { post } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { refresh } from "../core/screen.js";
-import { codePanel } from "../parts/code_panel.js";
-import { bulkCode } from "../parts/commands.js";
+import { bulkCode, codePanel } from "../parts/code.js";
 import { closeDialog, openDialog } from "../parts/dialog.js";
 
 /** Runs that one request deals with, at most. */

@@ -1,18 +1,16 @@
 /** The list of runs: counts by status, a filter, those that wait for a person, and the rest, live. */
 
 import { get, runPath } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { useKeys } from "../core/keyboard.js";
 import { LiveStream } from "../core/live.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
-import { refresh } from "../core/screen.js";
-import { codeBlock } from "../parts/code_panel.js";
-import { complain } from "../parts/notices.js";
-import { statusMark, toneOf } from "../parts/status_mark.js";
+import { codeBlock } from "../parts/code.js";
+import { complain } from "../parts/dialog.js";
+import { statusMark, toneOf } from "../parts/labels.js";
 import { openBulkDialog } from "./bulk_dialog.js";
-import { FilterBar } from "./filter_bar.js";
-import { queryOf, STATUSES, statusesOf, termsOf, withStatus } from "./filter_language.js";
+import { FilterBar, queryOf, STATUSES, statusesOf, termsOf, withStatus } from "./filter.js";
 import { runsTable } from "./runs_table.js";
 import { WaitingList } from "./waiting_list.js";
 

@@ -3,8 +3,7 @@
 import { h } from "../core/dom.js";
 import { count, processName, relativeTime, shortId, shortText, span } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { statusMark } from "../parts/status_mark.js";
-import { timeView } from "../parts/time.js";
+import { statusMark, timeView } from "../parts/labels.js";
 
 /** The table. `selection` has the ids that are selected; `chosen` is the row for the keyboard. */
 export function runsTable({ runs, selection = null, toggle = null, toggleAll = null, chosen = -1 }) {

@@ -1,14 +1,12 @@
 /** The runs that wait for a person, with their questions, on top of the list. */
 
 import { get, post, runPath } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { h, refresh } from "../core/dom.js";
 import { count, shortId } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { refresh } from "../core/screen.js";
-import { complain, say } from "../parts/notices.js";
-import { hasButtons, QuestionForm } from "../parts/question_form.js";
-import { statusMark } from "../parts/status_mark.js";
-import { timeView } from "../parts/time.js";
+import { complain, say } from "../parts/dialog.js";
+import { hasButtons, QuestionForm } from "../parts/forms.js";
+import { statusMark, timeView } from "../parts/labels.js";
 
 const SHOWN = 5;
 

@@ -1,6 +1,53 @@
-/** The command line and the Python of what this page does. */
+/** How things are done without this page: command lines and Python, to copy. */
 
-import { textOf } from "../core/exact_json.js";
+import { textOf } from "../core/api.js";
+import { h } from "../core/dom.js";
+import { say } from "./dialog.js";
+
+/** Both, closed until they are asked for. */
+export function codePanel(code) {
+  return h(
+    "details",
+    { class: "code-panel" },
+    h("summary", {}, "The same as a command line and in Python"),
+    codeBlock("Command line", code.cli),
+    codeBlock("Python", code.python),
+  );
+}
+
+/** A text of code with its title and a button that copies it. */
+export function codeBlock(title, text) {
+  return h(
+    "figure",
+    { class: "code" },
+    h("figcaption", {}, title, copyButton("copy", () => text, "copied")),
+    h("pre", {}, h("code", {}, text)),
+  );
+}
+
+/** Copy a text, and say so. */
+export async function copy(text, what = "copied") {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    copyBySelection(text); // the clipboard needs https, or this machine
+  }
+  say(what);
+}
+
+function copyBySelection(text) {
+  const area = document.createElement("textarea");
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+/** A button that copies; `text` is called when it is clicked. */
+export function copyButton(label, text, what) {
+  return h("button", { class: "small", onclick: async () => copy(await text(), what) }, label);
+}
 
 /** A word as a shell takes it. */
 function word(text) {

@@ -1,10 +1,51 @@
-/** The page of a link to one question: it works without the token of the server, on a phone, too. */
+/** Pages for browsers without the token: one that asks for it, and one that answers a single question by its link. */
 
-import { get, post } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { get, logIn, post } from "../core/api.js";
+import { h, refresh } from "../core/dom.js";
 import { exactTime } from "../core/format.js";
-import { refresh } from "../core/screen.js";
-import { QuestionForm } from "../parts/question_form.js";
+import { QuestionForm } from "../parts/forms.js";
+
+export class LoginPage {
+  title = "Token";
+
+  constructor({ whenDone }) {
+    this.whenDone = whenDone;
+    this.token = "";
+    this.problem = "";
+  }
+
+  start() {}
+
+  stop() {}
+
+  async submit(event) {
+    event.preventDefault();
+    this.problem = "";
+    try {
+      await logIn(this.token.trim());
+      this.whenDone();
+    } catch (error) {
+      this.problem = error.message;
+    }
+    refresh();
+  }
+
+  view() {
+    return h(
+      "main",
+      { class: "answer-page" },
+      h(
+        "form",
+        { class: "panel", onsubmit: (event) => this.submit(event) },
+        h("h1", {}, "A token is needed"),
+        h("p", {}, "Open the URL that ", h("code", {}, "limpet serve"), " has printed, or give its token:"),
+        h("input", { type: "password", "aria-label": "token", autocomplete: "off", autofocus: true, value: this.token, oninput: (event) => (this.token = event.target.value) }),
+        this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
+        h("div", { class: "dialog-actions" }, h("button", { class: "primary" }, "Open")),
+      ),
+    );
+  }
+}
 
 export class AnswerPage {
   title = "A question";

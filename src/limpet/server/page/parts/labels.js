@@ -1,6 +1,7 @@
-/** The mark of a status: a colour and a shape, the same as in the pictures of graphs. */
+/** Statuses with their marks (a colour and a shape, as in the pictures of graphs), and times. */
 
 import { h } from "../core/dom.js";
+import { exactTime, relativeTime } from "../core/format.js";
 
 /** For each status of a run, a step or a worker: its colours, and the shape in its badge. */
 const MARKS = {
@@ -52,4 +53,15 @@ export function statusLabel(status) {
     statusMark(status),
     h("span", {}, status),
   );
+}
+
+/** The time as an element. */
+export function timeView(seconds) {
+  if (seconds === null || seconds === undefined) return null;
+  return h("time", { title: exactTime(seconds), datetime: machineTime(seconds) }, relativeTime(seconds));
+}
+
+function machineTime(seconds) {
+  const date = new Date(seconds * 1000);
+  return Number.isNaN(date.getTime()) ? null : date.toISOString();
 }

@@ -1,0 +1,188 @@
+/** The graphs whose code the server has; one graph with its picture, its state and runs; and a form that starts one. */
+
+import { get, post } from "../core/api.js";
+import { h, refresh } from "../core/dom.js";
+import { count } from "../core/format.js";
+import { go, pageUrl } from "../core/router.js";
+import { codeBlock, codePanel, startCode } from "../parts/code.js";
+import { complain, say } from "../parts/dialog.js";
+import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";
+import { GraphView } from "../run/graph_view.js";
+import { runsTable } from "../runs/runs_table.js";
+
+export class GraphsPage {
+  title = "Graphs";
+
+  async start() {
+    try {
+      this.graphs = (await get("/graphs")).graphs;
+    } catch (error) {
+      complain(error);
+    }
+    refresh();
+  }
+
+  stop() {}
+
+  view() {
+    return h("main", { class: "page" }, h("h1", {}, "Graphs"), this.graphs && (this.graphs.length ? this.list() : this.nothing()));
+  }
+
+  list() {
+    return h(
+      "ul",
+      { class: "cards" },
+      this.graphs.map((graph) =>
+        h(
+          "li",
+          { key: graph.name },
+          h(
+            "a",
+            { class: "card", href: pageUrl("graphs", graph.name) },
+            h("b", {}, graph.name),
+            h("span", { class: "faint" }, `${count(graph.nodes.length, "node")} · ${count(Object.keys(graph.keys).length, "key")}`),
+            h("span", { class: "card-nodes" }, graph.nodes.slice(0, 8).join(" · ")),
+          ),
+        ),
+      ),
+    );
+  }
+
+  nothing() {
+    return h(
+      "div",
+      { class: "empty" },
+      h("p", {}, "The server has the code of no graph. Its runs are shown all the same; to draw, start and fork them, name it:"),
+      codeBlock("Command line", "limpet serve --graph MODULE:GRAPH"),
+    );
+  }
+}
+
+const RECENT = 10;
+
+export class GraphPage {
+  constructor({ parts, about }) {
+    this.about = about;
+    this.name = parts[1];
+    this.title = this.name;
+    this.picture = new GraphView({ graph: this.name });
+    this.runs = [];
+  }
+
+  async start() {
+    const isKnown = this.about.graphs.includes(this.name);
+    try {
+      [this.graph, { runs: this.runs }] = await Promise.all([
+        isKnown ? get(`/graphs/${encodeURIComponent(this.name)}`) : null,
+        get("/runs", { graph: this.name, limit: RECENT }),
+      ]);
+      if (this.graph && !this.about.read_only) this.form = new StartForm(this.graph);
+      await this.picture.load(this.graph);
+    } catch (error) {
+      this.problem = error.message;
+    }
+    refresh();
+  }
+
+  stop() {}
+
+  view() {
+    const all = `${pageUrl("runs")}?q=${encodeURIComponent(`graph:"${this.name}"`)}`;
+    return h(
+      "main",
+      { class: "page graph-page" },
+      h("h1", {}, this.name),
+      this.problem && h("p", { class: "field-problem" }, this.problem),
+      h(
+        "div",
+        { class: "graph-columns" },
+        h("section", { class: "panel" }, this.picture.view()),
+        h("div", {}, this.form && h("section", { class: "panel" }, h("h2", {}, "Start a run"), this.form.view()), this.graph && this.keys()),
+      ),
+      h("h2", {}, "Newest runs ", h("a", { class: "faint", href: all }, "all")),
+      this.runs.length ? runsTable({ runs: this.runs }) : h("p", { class: "faint" }, "none"),
+    );
+  }
+
+  keys() {
+    const keys = Object.entries(this.graph.keys);
+    if (!keys.length) return null;
+    return h(
+      "section",
+      { class: "panel" },
+      h("h2", {}, "State"),
+      h(
+        "table",
+        { class: "plain-table" },
+        h("tbody", {}, keys.map(([key, { type, secret }]) => h("tr", { key }, h("td", { class: "tree-key" }, key), h("td", { class: "faint" }, secret ? `${type}, secret` : type)))),
+      ),
+    );
+  }
+}
+
+export class StartForm {
+  constructor(graph) {
+    this.graph = graph;
+    this.id = "";
+    this.tags = "";
+    this.queue = "";
+    this.problem = "";
+    this.isWorking = false;
+    const schema = graph.schema ?? { type: "object", properties: propertiesOf(graph.keys) };
+    const hasKeys = Object.keys(schema.properties ?? {}).length > 0;
+    this.field = hasKeys ? fieldFor(schema, { root: schema }) : new JsonField({ name: "input", schema: { type: "object" }, initial: {}, isRequired: true });
+  }
+
+  view() {
+    return h(
+      "form",
+      { class: "start-form", onsubmit: (event) => this.start(event) },
+      this.field.view(),
+      h(
+        "details",
+        {},
+        h("summary", {}, "id, tags and queue"),
+        this.input("id", "id of the run", "the same id and input twice are one run"),
+        this.input("tags", "tags", "separated by commas"),
+        this.input("queue", "queue", "default"),
+      ),
+      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
+      h("button", { class: "primary", disabled: this.isWorking }, this.isWorking ? "starting …" : "Start a run"),
+      codePanel(startCode(this.graph.name, this.input_ ?? {}, this.id)),
+    );
+  }
+
+  input(name, label, hint) {
+    return h(
+      "label",
+      { class: "field" },
+      label,
+      h("input", { value: this[name], placeholder: hint, autocomplete: "off", oninput: (event) => ((this[name] = event.target.value), refresh()) }),
+    );
+  }
+
+  async start(event) {
+    event.preventDefault();
+    this.problem = "";
+    try {
+      const input = this.field.read();
+      this.input_ = input === EMPTY ? {} : input;
+      this.isWorking = true;
+      refresh();
+      const tags = this.tags.split(",").map((each) => each.trim()).filter(Boolean);
+      const body = { input: this.input_, tags, ...(this.id && { run_id: this.id }), ...(this.queue && { queue: this.queue }) };
+      const run = await post(`/graphs/${encodeURIComponent(this.graph.name)}/runs`, body);
+      say(`started ${run.run_id}`);
+      go(pageUrl("runs", run.run_id));
+    } catch (error) {
+      this.problem = error.message;
+    }
+    this.isWorking = false;
+    refresh();
+  }
+}
+
+function propertiesOf(keys) {
+  const known = Object.entries(keys).map(([key, { type }]) => [key, type === "any" ? {} : { type }]);
+  return Object.fromEntries(known);
+}
