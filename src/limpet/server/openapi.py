@@ -35,6 +35,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "store": _TEXT,
             "graphs": {"type": "array", "items": _TEXT},
             "read_only": {"type": "boolean"},
+            "filters": {"type": "object", "additionalProperties": _TEXT},
+            "statuses": {"type": "object", "additionalProperties": _TEXT},
             "now": _NUMBER,
             "user": _TEXT,
         }

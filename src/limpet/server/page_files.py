@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 from html import escape
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -13,7 +14,11 @@ from limpet.drawing.palette import page_style
 
 FOLDER: Final = "page"
 SHELL: Final = "index.html"
-PALETTE: Final = "styles/palette.css"
+STYLES: Final = "page.css"
+"""All style sheets, in the order of their names, after the colours."""
+
+THEME: Final = "theme.js"
+"""A script, not a module: it is executed before anything is shown."""
 
 MEDIA_TYPES: Final = {
     "css": "text/css; charset=utf-8",
@@ -21,6 +26,9 @@ MEDIA_TYPES: Final = {
     "svg": "image/svg+xml",
 }
 """The media types of files, by how their names end."""
+
+
+COMMENT: Final = re.compile(r"^[ \t]*(?:/\*(?:(?!\*/).)*\*/[ \t]*|//[^\n]*)$", re.DOTALL | re.MULTILINE)
 
 
 class PageFile(NamedTuple):
@@ -38,7 +46,8 @@ class PageFiles:
         folder = files("limpet.server").joinpath(FOLDER)
         contents = _contents(folder)
         self._shell = contents.pop(SHELL).decode()
-        contents[PALETTE] = page_style().encode()
+        sheets = [contents.pop(path).decode() for path in sorted(contents) if path.endswith(".css")]
+        contents[STYLES] = "\n".join([page_style(), *sheets]).encode()
         self.hash = _hash_of({**contents, SHELL: self._shell.encode()})
         self._files = {path: _page_file(path, content) for path, content in sorted(contents.items())}
 
@@ -51,17 +60,9 @@ class PageFiles:
     def shell(self, root: str) -> bytes:
         """The document that every page is, for a server that is mounted under `root`: it loads the modules."""
         place = f"{root}/static/{self.hash}"
-        modules = [
-            f'<link rel="modulepreload" href="{escape(place)}/{path}">'
-            for path in self._files
-            if path.endswith(".js")
-        ]
-        styles = [
-            f'<link rel="stylesheet" href="{escape(place)}/{path}">'
-            for path in self._files
-            if path.endswith(".css")
-        ]
-        document = self._shell.replace("{{links}}", "\n".join([*styles, *modules]))
+        modules = [path for path in self._files if path.endswith(".js") and path != THEME]
+        links = [f'<link rel="modulepreload" href="{{{{place}}}}/{path}">' for path in modules]
+        document = self._shell.replace("{{links}}", "\n".join(links))
         return document.replace("{{place}}", escape(place)).replace("{{root}}", escape(root)).encode()
 
     def compressed_size(self) -> int:
@@ -89,5 +90,13 @@ def _hash_of(contents: dict[str, bytes]) -> str:
 
 
 def _page_file(path: str, content: bytes) -> PageFile:
-    media_type = MEDIA_TYPES[path.rpartition(".")[2]]
-    return PageFile(content, gzip.compress(content, mtime=0), media_type)
+    kind = path.rpartition(".")[2]
+    if kind in ("css", "js"):
+        content = _without_comments(content.decode()).encode()
+    return PageFile(content, gzip.compress(content, mtime=0), MEDIA_TYPES[kind])
+
+
+def _without_comments(text: str) -> str:
+    """The same without indentation and comments that have lines of their own; the other lines stay where they are."""
+    text = COMMENT.sub(lambda comment: "\n" * comment[0].count("\n"), text)
+    return "\n".join(line.strip() for line in text.split("\n"))

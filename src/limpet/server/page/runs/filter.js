@@ -155,37 +155,8 @@ export class FilterBar {
   }
 }
 
-/** The words before a colon, with what they mean. */
-export const NAMES = {
-  status: "the run has this status; several may be given",
-  graph: "the name of its graph",
-  tag: "it has this tag; several may be given",
-  since: "it changed at most this long ago, or since a time",
-  before: "it changed longer ago, or before a time",
-  created_since: "it was created at most this long ago, or since",
-  created_before: "it was created longer ago, or before",
-  error: "the type of its last error",
-  node: "the node where it is",
-  parent: "the run that started it",
-  queue: "its queue",
-  unserved: "true: it is due, and no live worker can continue it",
-  text: "a text in its last error",
-};
-
-export const STATUSES = {
-  failed: "an error has stopped it",
-  paused: "it waits for an answer or an approval",
-  running: "a process executes it",
-  completed: "it has a result",
-  cancelled: "it was stopped",
-  queued: "the next free worker claims it",
-  sleeping: "it is due later",
-  retrying: "a node failed, and is tried again later",
-  waiting: "for a message, a child run, or a slot of a limit",
-  abandoned: "the process that held it has crashed",
-  quarantined: "it made its process crash too often",
-  damaged: "it can't be read",
-};
+/** The words before a colon, and the statuses, each with what it means: as the server has them. */
+export const known = { filters: {}, statuses: {} };
 
 const TIMES = ["10m", "1h", "24h", "7d", "30d"];
 const SEVERAL = new Set(["status", "tag"]);
@@ -210,7 +181,7 @@ export function queryOf(text) {
   for (const { name, value } of termsOf(text)) {
     if (!name) {
       words.push(...nameless(value, problems));
-    } else if (!(name in NAMES)) {
+    } else if (!(name in known.filters)) {
       problems.push(`there is no filter “${name}:”`);
     } else if (SEVERAL.has(name)) {
       query[name] = [...(query[name] ?? []), ...(name === "status" ? value.split(",").filter(Boolean) : [value])];
@@ -221,7 +192,7 @@ export function queryOf(text) {
     }
   }
   for (const status of query.status ?? []) {
-    if (!(status in STATUSES)) problems.push(`there is no status “${status}”`);
+    if (!(status in known.statuses)) problems.push(`there is no status “${status}”`);
   }
   if (words.length) query.text = [query.text, ...words].filter(Boolean).join(" ");
   return { query, problems };
@@ -229,7 +200,7 @@ export function queryOf(text) {
 
 function nameless(value, problems) {
   const [name] = value.split(":");
-  if (!value.endsWith(":") || !(name in NAMES)) return [value];
+  if (!value.endsWith(":") || !(name in known.filters)) return [value];
   problems.push(`“${value}” needs a value`);
   return [];
 }
@@ -272,17 +243,17 @@ export function suggestionsFor(text, cursor, seen) {
 }
 
 function namesFor(part) {
-  const names = Object.entries(NAMES).filter(([name]) => name.startsWith(part.toLowerCase()));
+  const names = Object.entries(known.filters).filter(([name]) => name.startsWith(part.toLowerCase()));
   const found = names.map(([name, about]) => ({ text: `${name}:`, about }));
   if (part) {
-    const statuses = Object.entries(STATUSES).filter(([status]) => status.startsWith(part.toLowerCase()));
+    const statuses = Object.entries(known.statuses).filter(([status]) => status.startsWith(part.toLowerCase()));
     found.push(...statuses.map(([status, about]) => ({ text: `status:${status}`, about })));
   }
   return found;
 }
 
 function valuesFor(name, part, seen) {
-  const abouts = name === "status" ? STATUSES : {};
+  const abouts = name === "status" ? known.statuses : {};
   const times = name.includes("since") || name.includes("before") ? TIMES : [];
   const values = name === "unserved" ? ["true"] : [...Object.keys(abouts), ...times, ...(seen[name] ?? [])];
   const last = part.split(",").pop().toLowerCase();

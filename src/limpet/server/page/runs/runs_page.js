@@ -10,7 +10,7 @@ import { codeBlock } from "../parts/code.js";
 import { complain } from "../parts/dialog.js";
 import { statusMark, toneOf } from "../parts/labels.js";
 import { openBulkDialog } from "./bulk_dialog.js";
-import { FilterBar, queryOf, STATUSES, statusesOf, termsOf, withStatus } from "./filter.js";
+import { FilterBar, known, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
 import { runsTable } from "./runs_table.js";
 import { WaitingList } from "./waiting_list.js";
 
@@ -18,17 +18,20 @@ const PAGE = 50;
 /** Milliseconds between two requests for what has changed. */
 const PATIENCE = 1000;
 
-const FIRST_RUN = `from limpet import StateGraph
-
-graph = StateGraph({"topic": str}, name="hello", store="sqlite:///runs.db")
-graph.add_node("write", lambda state: {"text": f"All about {state['topic']}."})
-graph.set_entry_point("write").set_finish_point("write").compile().execute({"topic": "kelp"})`;
+const FIRST_RUN = [
+  "from limpet import StateGraph",
+  "",
+  'graph = StateGraph({"topic": str}, name="hello", store="sqlite:///runs.db")',
+  `graph.add_node("write", lambda state: {"text": f"All about {state['topic']}."})`,
+  'graph.set_entry_point("write").set_finish_point("write").compile().execute({"topic": "kelp"})',
+].join("\n");
 
 export class RunsPage {
   title = "Runs";
 
   constructor({ query, about }) {
     this.about = about;
+    Object.assign(known, about);
     this.after = query.get("after") ?? "";
     this.filter = query.get("q") ?? "";
     this.runs = null;
@@ -248,7 +251,7 @@ export class RunsPage {
   chips() {
     if (!this.counts) return h("div", { class: "chips chips-empty" });
     const chosen = statusesOf(this.filter);
-    const shown = Object.keys(STATUSES).filter((status) => this.counts.counts[status] || chosen.has(status));
+    const shown = Object.keys(known.statuses).filter((status) => this.counts.counts[status] || chosen.has(status));
     return h(
       "div",
       { class: "chips", role: "group", "aria-label": "filter by status" },
@@ -259,7 +262,7 @@ export class RunsPage {
             key: status,
             class: chosen.has(status) ? "chip chosen" : "chip",
             "aria-pressed": String(chosen.has(status)),
-            title: STATUSES[status],
+            title: known.statuses[status],
             css: { "--tone": `var(--${toneOf(status)}-text)`, "--tone-fill": `var(--${toneOf(status)}-fill)` },
             onclick: () => this.chooseStatus(status),
           },
