@@ -180,6 +180,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         {
             "name": _TEXT,
             "fingerprint": _TEXT,
+            "kind": {"enum": ["graph", "workflow"]},
+            "schema": _OBJECT,
             "nodes": {"type": "array", "items": _TEXT},
             "keys": {
                 "type": "object",

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.errors import UsageError, did_you_mean
+from limpet.errors import did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
-from limpet.frontends.run_facts import run_facts
 from limpet.graphs.plan import PLANNER
-from limpet.graphs.typed_state.annotations import plain_type
-from limpet.journal.encoding.json_values import to_json_value
 from limpet.server.endpoint import (
     INTEGER,
     OBJECT,
@@ -19,19 +16,12 @@ from limpet.server.endpoint import (
     Endpoint,
     FileAnswer,
     Parameter,
+    shown_run,
 )
+from limpet.server.problems import HttpProblem
+from limpet.server.routes.graph_inputs import input_schema, type_name
 
 SVG: Final = "image/svg+xml"
-
-JSON_TYPES: Final = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    list: "array",
-    dict: "object",
-}
-"""The types of keys, by their names in JSON Schema."""
 
 
 def list_graphs(request: ApiRequest) -> dict[str, Any]:
@@ -63,15 +53,15 @@ def start(request: ApiRequest) -> dict[str, Any]:
         deadline=values.get("deadline"),
         queue=values.get("queue"),
     )
-    facts: dict[str, Any] = to_json_value(run_facts(handle.info))
-    return facts
+    return shown_run(handle.info)
 
 
 def _graph(request: ApiRequest) -> GraphOnStore:
     name = request.path["graph"]
     graphs = request.service.graphs
     if name not in graphs:
-        raise UsageError(f"the server knows no graph {name!r}{did_you_mean(name, graphs)}")
+        unknown = f"the server knows no graph {name[:200]!r}{did_you_mean(name[:200], graphs)}"
+        raise HttpProblem(404, "graph-not-found", unknown)
     return graphs[name]
 
 
@@ -79,7 +69,7 @@ def _facts(graph: GraphOnStore) -> dict[str, Any]:
     plan = graph.compiled().plan
     keys = {
         key: {
-            "type": JSON_TYPES.get(plain_type(kind), "any"),
+            "type": type_name(kind),
             "secret": key in plan.secrets,
             "has_default": key in plan.schema.defaults,
         }
@@ -88,8 +78,10 @@ def _facts(graph: GraphOnStore) -> dict[str, Any]:
     return {
         "name": plan.name,
         "fingerprint": plan.fingerprint,
+        "kind": "graph" if plan.layers is None else "workflow",
         "nodes": [name for name in plan.nodes if name != PLANNER],
         "keys": keys,
+        "schema": input_schema(plan),
     }
 
 
