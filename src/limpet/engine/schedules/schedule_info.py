@@ -31,7 +31,7 @@ class ScheduleInfo(NamedTuple):
     now. `last_time` is the newest one that is, or when a run was triggered, if that was later. `last_outcome` is
     whether it was `fired`, `skipped` or `failed`, and `last_run` the newest run. `fired`, `skipped` and `failed`
     count, triggered runs included, and `recent` has the newest firings, the newest last. `triggers` are the ids of
-    triggered runs that no worker has started yet. `input` masks the secret keys.
+    triggered runs that no worker has started yet. `input` and `config` mask the secret keys.
     """
 
     name: str
@@ -91,7 +91,7 @@ def schedule_info(schedule: Schedule, now: float) -> ScheduleInfo:
         waiting=len(place.waiting),
         triggers=place.triggers,
         input=masked(decode_for_viewing(plan.start.input), plan.start.secrets),
-        config=decode_for_viewing(plan.start.config),
+        config=masked(decode_for_viewing(plan.start.config), plan.start.secrets),
         tags=plan.start.tags,
         queue=plan.start.queue,
         priority=plan.start.priority,

@@ -16,6 +16,7 @@ from limpet.server.endpoint import (
     Endpoint,
     FileAnswer,
     Parameter,
+    Service,
     shown_run,
 )
 from limpet.server.problems import HttpProblem
@@ -57,8 +58,12 @@ def start(request: ApiRequest) -> dict[str, Any]:
 
 
 def _graph(request: ApiRequest) -> GraphOnStore:
-    name = request.path["graph"]
-    graphs = request.service.graphs
+    return known_graph(request.service, request.path["graph"])
+
+
+def known_graph(service: Service, name: str) -> GraphOnStore:
+    """The graph of this name. Raises `HttpProblem` if the server doesn't know it."""
+    graphs = service.graphs
     if name not in graphs:
         unknown = f"the server knows no graph {name[:200]!r}{did_you_mean(name[:200], graphs)}"
         raise HttpProblem(404, "graph-not-found", unknown)

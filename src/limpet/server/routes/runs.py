@@ -71,6 +71,12 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     }
 
 
+def children(request: ApiRequest) -> dict[str, Any]:
+    """A page of the runs that nodes of a run have started, newest first."""
+    values = {**request.values, "parent": request.run_id}
+    return list_runs(request._replace(values=values))
+
+
 def counts(request: ApiRequest) -> dict[str, Any]:
     """How many runs have each status, as people see it: up to `COUNTED` of each that is stored."""
     client = client_for(request.service.store)
@@ -194,6 +200,11 @@ def _outcomes(outcomes: Outcomes) -> dict[str, Any]:
     }
 
 
+_PAGE: Final = (
+    Parameter("after", TEXT, "`next` of the page before"),
+    Parameter("limit", INTEGER, f"runs in the page ({DEFAULT_PAGE}), at most {MAX_PAGE}"),
+)
+
 ENDPOINTS: Final = (
     Endpoint(
         "GET",
@@ -201,11 +212,15 @@ ENDPOINTS: Final = (
         list_runs,
         "The runs that match, newest first",
         "RunPage",
-        query=(
-            *FILTERS,
-            Parameter("after", TEXT, "`next` of the page before"),
-            Parameter("limit", INTEGER, f"runs in the page, at most {MAX_PAGE}"),
-        ),
+        query=(*FILTERS, *_PAGE),
+    ),
+    Endpoint(
+        "GET",
+        "/runs/{run_id}/children",
+        children,
+        "The runs that a run has started, newest first",
+        "RunPage",
+        query=_PAGE,
     ),
     Endpoint(
         "GET",

@@ -1,4 +1,4 @@
-"""Routes about schedules and workers: what is due, who is alive, and which runs no worker can continue."""
+"""Routes about schedules and workers: what is due, which workers live, and which runs none of them can continue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any, Final
 
 from limpet.engine.schedules.schedule_info import ScheduleInfo
-from limpet.frontends.run_facts import run_facts
-from limpet.journal.encoding.json_values import to_json_value
-from limpet.server.endpoint import INTEGER, ApiRequest, Endpoint, Parameter
+from limpet.server.endpoint import FLAG, INTEGER, OBJECT, TEXT, TEXTS, ApiRequest, Endpoint, Parameter
+from limpet.server.routes.graphs import known_graph
+from limpet.server.values import shown_value, shown_values
 
 
 def list_schedules(request: ApiRequest) -> dict[str, Any]:
@@ -19,6 +19,13 @@ def list_schedules(request: ApiRequest) -> dict[str, Any]:
 def show(request: ApiRequest) -> dict[str, Any]:
     """One schedule, with the statuses of its newest runs."""
     return _facts(request.service.schedules.get(request.path["name"]))
+
+
+def add(request: ApiRequest) -> dict[str, Any]:
+    """Have runs of a graph start at planned times. The same schedule twice is one."""
+    values = {name: value for name, value in request.values.items() if value is not None}
+    graph = known_graph(request.service, values.pop("graph"))
+    return _facts(request.service.schedules.add(values.pop("name"), graph, **values))
 
 
 def next_times(request: ApiRequest) -> dict[str, Any]:
@@ -59,15 +66,9 @@ def workers(request: ApiRequest) -> dict[str, Any]:
         for each in runs.workers()
     ]
     return {
-        "workers": to_json_value(found),
-        "unserved": to_json_value([lane._asdict() for lane in runs.unserved()]),
+        "workers": shown_value(found),
+        "unserved": shown_value([lane._asdict() for lane in runs.unserved()]),
     }
-
-
-def children(request: ApiRequest) -> dict[str, Any]:
-    """The runs that nodes of a run have started."""
-    found = request.service.runs.list(parent=request.run_id, limit=500)
-    return {"runs": [to_json_value(run_facts(each)) for each in found], "next": found.next, "searched": None}
 
 
 def _facts(info: ScheduleInfo) -> dict[str, Any]:
@@ -76,8 +77,7 @@ def _facts(info: ScheduleInfo) -> dict[str, Any]:
         for name, value in info._asdict().items()
     }
     facts["recent"] = [_firing(each) for each in info.recent]
-    shown: dict[str, Any] = to_json_value(facts)
-    return shown
+    return shown_values(facts, ())
 
 
 def _firing(firing: Any) -> dict[str, Any]:
@@ -91,6 +91,31 @@ _SCHEDULE: Final = "/schedules/{name}"
 
 ENDPOINTS: Final = (
     Endpoint("GET", "/schedules", list_schedules, "All schedules, by name", "ScheduleList"),
+    Endpoint(
+        "POST",
+        "/schedules",
+        add,
+        "Have runs of a graph start at planned times; the same schedule twice is one",
+        "Schedule",
+        body=(
+            Parameter("name", TEXT, "its name", True),
+            Parameter("graph", TEXT, "the graph whose runs it starts", True),
+            Parameter("cron", TEXT, "the planned times as a cron expression"),
+            Parameter("every", TEXT, "the time between two runs, such as 15m"),
+            Parameter("timezone", TEXT, "the time zone of the cron expression (UTC)"),
+            Parameter("input", OBJECT, "the first values of the state of its runs"),
+            Parameter("config", OBJECT, "what their nodes get as config"),
+            Parameter("tags", TEXTS, "their tags"),
+            Parameter("queue", TEXT, "the queue that they wait in"),
+            Parameter("priority", INTEGER, "workers take runs of a higher one first"),
+            Parameter("overlap", TEXT, "skip, queue, allow or cancel_old, while an earlier run hasn't ended"),
+            Parameter("catch_up", TEXT, "none, last or all of the times that were missed"),
+            Parameter("starts", TEXT, "no run before then"),
+            Parameter("ends", TEXT, "no run after then"),
+            Parameter("paused", FLAG, "start nothing until it is resumed"),
+            Parameter("replace", FLAG, "replace a schedule of this name that has other values"),
+        ),
+    ),
     Endpoint(
         "GET",
         f"{_SCHEDULE}/next",
@@ -107,5 +132,4 @@ ENDPOINTS: Final = (
     Endpoint(
         "GET", "/workers", workers, "Who executes runs, and which runs no worker can continue", "Workers"
     ),
-    Endpoint("GET", "/runs/{run_id}/children", children, "The runs that a run has started", "RunPage"),
 )
