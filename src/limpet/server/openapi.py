@@ -194,6 +194,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "GraphList": _object({"graphs": _list_of("Graph")}),
     "Problem": _object(
         {"type": _TEXT, "title": _TEXT, "status": _INTEGER, "code": _TEXT, "detail": _TEXT},
+        advice=_TEXT,
         next=_TEXT,
         run_id=_TEXT,
     ),

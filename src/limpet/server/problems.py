@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from limpet.errors import (
     AlreadyAnswered,
-    AlreadyCompleted,
     AnswerRefused,
     CheckpointNotFound,
     Conflict,
@@ -14,19 +13,22 @@ from limpet.errors import (
     DamagedRecord,
     DefinitionError,
     InvalidValue,
-    KeyMissing,
     LimitNotFound,
     LimpetError,
-    RunCancelled,
+    RunError,
     RunNotFound,
-    RunPaused,
     ScheduleNotFound,
     StoreUnavailable,
+    TooLarge,
     UnstorableValue,
+    UnsupportedFormat,
     UsageError,
 )
 
 MEDIA_TYPE: Final = "application/problem+json"
+
+LONGEST_DETAIL: Final = 4000
+"""Characters of what happened that are sent: it may quote what the client has sent."""
 
 _STATUSES: Final[list[tuple[type[LimpetError], int]]] = [
     (RunNotFound, 404),
@@ -34,17 +36,16 @@ _STATUSES: Final[list[tuple[type[LimpetError], int]]] = [
     (LimitNotFound, 404),
     (CheckpointNotFound, 404),
     (AlreadyAnswered, 409),
-    (AlreadyCompleted, 409),
-    (RunCancelled, 409),
-    (RunPaused, 409),
+    (RunError, 409),
     (Conflict, 409),
     (AnswerRefused, 422),
     (InvalidValue, 422),
     (UnstorableValue, 422),
     (UsageError, 400),
     (DefinitionError, 409),
-    (KeyMissing, 503),
+    (TooLarge, 413),
     (StoreUnavailable, 503),
+    (UnsupportedFormat, 501),
     (DamagedRecord, 500),
     (DamagedDocument, 500),
 ]
@@ -57,11 +58,13 @@ TITLES: Final = {
     404: "Not found",
     405: "The method isn't allowed here",
     409: "The run isn't in a state for this",
+    410: "It is no longer there",
     413: "The request is too large",
     415: "The content type isn't supported",
     421: "The server isn't reached under this name",
     422: "A value doesn't fit",
     500: "The server failed",
+    501: "The server can't read this",
     503: "The store is unavailable",
 }
 
@@ -92,8 +95,10 @@ def problem_details(problem: LimpetError) -> dict[str, Any]:
         "title": TITLES.get(status, "The request failed"),
         "status": status,
         "code": problem.code,
-        "detail": problem.message,
+        "detail": problem.message[:LONGEST_DETAIL],
     }
+    if problem.advice:
+        details["advice"] = problem.advice[:LONGEST_DETAIL]
     if problem.next_operation:
         details["next"] = problem.next_operation
     run_id = getattr(problem, "run_id", None)

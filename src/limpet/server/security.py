@@ -7,11 +7,12 @@ reached under (a name that was rebound to this machine isn't one); and a page th
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import inspect
 import ipaddress
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.server.problems import HttpProblem
 
@@ -85,9 +86,14 @@ class Guard(NamedTuple):
             return ""
         if self.authenticate is None:
             return None
-        allowed = self.authenticate(headers)
-        if inspect.isawaitable(allowed):
-            allowed = await allowed
+        allowed: Any
+        if inspect.iscoroutinefunction(self.authenticate):
+            allowed = await self.authenticate(headers)
+        else:
+            # In a thread, as it may ask a database. What it gives may be awaitable all the same.
+            allowed = await asyncio.to_thread(self.authenticate, headers)
+            if inspect.isawaitable(allowed):
+                allowed = await allowed
         if isinstance(allowed, str) and allowed:
             return allowed
         return "" if allowed is True else None

@@ -9,6 +9,7 @@ from typing import Any, Final
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.node_context.questions import NOT_GIVEN
+from limpet.errors import StoreError, StoreUnavailable
 from limpet.journal.store import RUNNING
 from limpet.server.endpoint import (
     ANYTHING,
@@ -141,7 +142,12 @@ def import_(request: ApiRequest) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
         path = Path(folder, "imported.run")
         path.write_bytes(request.body)
-        run_id = request.service.runs.import_(path, request.values.get("run_id"))
+        try:
+            run_id = request.service.runs.import_(path, request.values.get("run_id"))
+        except StoreUnavailable:
+            raise
+        except StoreError as problem:  # with the file, not with the store
+            raise HttpProblem(422, problem.code, problem.message.replace(str(path), "the file")) from problem
     return show(request._replace(path={"run_id": run_id}))
 
 
