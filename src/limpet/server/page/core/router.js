@@ -46,9 +46,10 @@ export function setQuery(changes, { push = false } = {}) {
   else history.replaceState(null, "", address);
 }
 
-/** The address of a page: `pageUrl("runs", id)`. */
+/** The address of a page, with its query if the last part is an object: `pageUrl("runs", { q: "status:failed" })`. */
 export function pageUrl(...parts) {
-  return `${ROOT}/${parts.map(encodeURIComponent).join("/")}`;
+  const query = typeof parts.at(-1) === "object" ? new URLSearchParams(parts.pop()) : "";
+  return `${ROOT}/${parts.map(encodeURIComponent).join("/")}${query.size ? `?${query}` : ""}`;
 }
 
 function decodedPart(part) {

@@ -4,6 +4,7 @@ import { get, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
+import { textField } from "../parts/actions.js";
 import { codeBlock, codePanel, startCode } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";
@@ -87,7 +88,7 @@ export class GraphPage {
   stop() {}
 
   view() {
-    const all = `${pageUrl("runs")}?q=${encodeURIComponent(`graph:"${this.name}"`)}`;
+    const all = pageUrl("runs", { q: `graph:"${this.name}"` });
     return h(
       "main",
       { class: "page graph-page" },
@@ -142,22 +143,13 @@ export class StartForm {
         "details",
         {},
         h("summary", {}, "id, tags and queue"),
-        this.input("id", "id of the run", "the same id and input twice are one run"),
-        this.input("tags", "tags", "separated by commas"),
-        this.input("queue", "queue", "default"),
+        textField("id of the run", this, "id", { placeholder: "the same id and input twice are one run" }),
+        textField("tags", this, "tags", { placeholder: "separated by commas" }),
+        textField("queue", this, "queue", { placeholder: "default" }),
       ),
       this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
       h("button", { class: "primary", disabled: this.isWorking }, this.isWorking ? "starting …" : "Start a run"),
       codePanel(startCode(this.graph.name, this.input_ ?? {}, this.id)),
-    );
-  }
-
-  input(name, label, hint) {
-    return h(
-      "label",
-      { class: "field" },
-      label,
-      h("input", { value: this[name], placeholder: hint, autocomplete: "off", oninput: (event) => ((this[name] = event.target.value), refresh()) }),
     );
   }
 

@@ -4,8 +4,9 @@ import { get, post, remove } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { codeBlock, codePanel } from "../parts/code.js";
-import { closeDialog, complain, openDialog, say } from "../parts/dialog.js";
+import { confirm } from "../parts/actions.js";
+import { codeBlock } from "../parts/code.js";
+import { complain, say } from "../parts/dialog.js";
 import { statusMark, timeView } from "../parts/labels.js";
 
 const RELOAD = 10000;
@@ -98,21 +99,14 @@ export class SchedulesPage {
       cli: `limpet schedules delete ${name}`,
       python: `from limpet import Schedules\n\nSchedules(STORE).delete(${JSON.stringify(name)})`,
     };
-    const start = async () => {
-      closeDialog();
-      await this.do(name, () => remove(path));
-    };
-    const view = () => [
-      h("p", {}, `${name} starts nothing any more. Its runs stay.`),
-      codePanel(code),
-      h(
-        "div",
-        { class: "dialog-actions" },
-        h("button", { onclick: closeDialog }, "Close"),
-        h("button", { class: "danger", autofocus: true, onclick: start }, "Delete schedule"),
-      ),
-    ];
-    openDialog({ title: "Delete schedule", view });
+    confirm({
+      title: "Delete schedule",
+      tone: "danger",
+      about: `${name} starts nothing any more. Its runs stay.`,
+      code: () => code,
+      action: () => remove(path),
+      whenDone: () => this.load(),
+    });
   }
 
   nothing() {
@@ -170,7 +164,7 @@ export class WorkersPage {
           h(
             "li",
             { key: index },
-            h("a", { href: `${pageUrl("runs")}?q=${encodeURIComponent(`graph:"${lane.graph}" unserved:true`)}` }, `${count(lane.runs, "run")} of ${lane.graph}`),
+            h("a", { href: pageUrl("runs", { q: `graph:"${lane.graph}" unserved:true` }) }, `${count(lane.runs, "run")} of ${lane.graph}`),
             h("span", { class: "faint" }, ` in the queue ${lane.queue}: ${lane.reason}`),
           ),
         ),

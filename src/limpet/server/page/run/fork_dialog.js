@@ -4,7 +4,8 @@ import { get, parseExact, post, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { size } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
-import { codePanel, forkCode } from "../parts/code.js";
+import { actionForm, textField } from "../parts/actions.js";
+import { forkCode } from "../parts/code.js";
 import { closeDialog, openDialog, say } from "../parts/dialog.js";
 
 /** Open the dialog. `knowsGraph` says whether the server has the code of the graph, which edits and new runs need. */
@@ -22,7 +23,6 @@ class ForkWork {
     this.newId = "";
     this.begin = true;
     this.problem = "";
-    this.isWorking = false;
     this.texts = null;
     this.original = {};
     this.large = {};
@@ -69,27 +69,24 @@ class ForkWork {
         ".",
       );
     }
-    return h(
-      "form",
-      { onsubmit: (event) => this.start(event) },
-      h("p", {}, "The new run begins with the state that this one had after step ", this.stepInput(), ". Finished steps don't run again."),
-      this.texts === null ? h("p", { class: "faint" }, "loading the state …") : this.editors(),
-      h("label", { class: "field" }, "id of the new run ", h("input", { value: this.newId, placeholder: "a new one", oninput: (event) => ((this.newId = event.target.value.trim()), refresh()) })),
-      h(
-        "label",
-        { class: "check" },
-        h("input", { type: "checkbox", checked: this.begin, onchange: (event) => (this.begin = event.target.checked) }),
-        " hand it to the workers at once",
-      ),
-      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
-      codePanel(this.code()),
-      h(
-        "div",
-        { class: "dialog-actions" },
-        h("button", { type: "button", onclick: closeDialog }, "Close"),
-        h("button", { class: "primary", disabled: this.isWorking || this.texts === null }, this.isWorking ? "working …" : "Fork"),
-      ),
-    );
+    return actionForm({
+      work: this,
+      title: "Fork",
+      about: ["The new run begins with the state that this one had after step ", this.stepInput(), ". Finished steps don't run again."],
+      ask: [
+        this.texts === null ? h("p", { class: "faint" }, "loading the state …") : this.editors(),
+        textField("id of the new run", this, "newId", { placeholder: "a new one" }),
+        h(
+          "label",
+          { class: "check" },
+          h("input", { type: "checkbox", checked: this.begin, onchange: (event) => (this.begin = event.target.checked) }),
+          " hand it to the workers at once",
+        ),
+      ],
+      code: this.code(),
+      isReady: this.texts !== null,
+      action: () => this.start(),
+    });
   }
 
   stepInput() {
@@ -146,16 +143,7 @@ class ForkWork {
   }
 
   adding() {
-    const set = (name) => (event) => {
-      this.added[name] = event.target.value;
-      refresh();
-    };
-    return h(
-      "div",
-      { class: "field add-key" },
-      h("input", { placeholder: "another key", "aria-label": "another key", value: this.added.key, oninput: set("key") }),
-      h("input", { placeholder: "its value as JSON", "aria-label": "value of the other key", value: this.added.text, oninput: set("text") }),
-    );
+    return h("div", { class: "add-key" }, textField("another key", this.added, "key"), textField("its value as JSON", this.added, "text"));
   }
 
   code() {
@@ -166,23 +154,13 @@ class ForkWork {
     }
   }
 
-  async start(event) {
-    event.preventDefault();
-    this.isWorking = true;
-    this.problem = "";
-    refresh();
-    try {
-      const body = { step: this.step, update: this.update(), begin: this.begin, ...(this.newId && { new_run_id: this.newId }) };
-      const made = await post(runPath(this.run.run_id, "/fork"), body);
-      closeDialog();
-      const compare = `${pageUrl("compare")}?a=${encodeURIComponent(this.run.run_id)}&b=${encodeURIComponent(made.run_id)}`;
-      say(`forked as ${made.run_id}`, { href: compare, text: "compare" });
-      go(pageUrl("runs", made.run_id));
-    } catch (error) {
-      this.problem = error.message;
-    }
-    this.isWorking = false;
-    refresh();
+  async start() {
+    const id = this.newId.trim();
+    const body = { step: this.step, update: this.update(), begin: this.begin, ...(id && { new_run_id: id }) };
+    const made = await post(runPath(this.run.run_id, "/fork"), body);
+    closeDialog();
+    say(`forked as ${made.run_id}`, { href: pageUrl("compare", { a: this.run.run_id, b: made.run_id }), text: "compare" });
+    go(pageUrl("runs", made.run_id));
   }
 }
 

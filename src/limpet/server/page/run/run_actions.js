@@ -1,12 +1,13 @@
 /** The head of a run: what it is, how it is, and what can be done with it, with the dialogs that ask for what is needed. */
 
 import { get, post, remove, ROOT, runPath, urlOf } from "../core/api.js";
-import { h, refresh } from "../core/dom.js";
+import { h } from "../core/dom.js";
 import { count, exactTime, processName, shortId, span } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
-import { answerCode, cancelCode, codePanel, copy, copyButton, deleteCode, retryCode, rollbackCode, sendCode } from "../parts/code.js";
-import { closeDialog, openDialog, say } from "../parts/dialog.js";
-import { EMPTY, JsonField } from "../parts/forms.js";
+import { confirm, textField } from "../parts/actions.js";
+import { answerCode, cancelCode, copy, copyButton, deleteCode, retryCode, rollbackCode, sendCode } from "../parts/code.js";
+import { say } from "../parts/dialog.js";
+import { JsonField } from "../parts/forms.js";
 import { statusLabel, timeView } from "../parts/labels.js";
 import { isOver } from "../runs/runs_table.js";
 
@@ -41,9 +42,9 @@ function facts(run, children) {
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${processName(run.held_by)}`),
     run.deadline && !isOver(run) && h("span", {}, "deadline ", timeView(run.deadline)),
     run.parent && h("span", {}, "started by ", runLink(run.parent)),
-    run.forked_from && h("span", {}, "forked from ", runLink(run.forked_from.replace(/@\d+$/, ""))),
-    children.length > 0 && h("a", { href: `${pageUrl("runs")}?q=${encodeURIComponent(`parent:"${run.run_id}"`)}` }, count(children.length, "child run")),
-    ...run.tags.map((tag) => h("a", { class: "tag", href: `${pageUrl("runs")}?q=${encodeURIComponent(`tag:"${tag}"`)}` }, tag)),
+    run.forked_from && h("span", {}, "forked from ", runLink(originOf(run))),
+    children.length > 0 && h("a", { href: pageUrl("runs", { q: `parent:"${run.run_id}"` }) }, count(children.length, "child run")),
+    ...run.tags.map((tag) => h("a", { class: "tag", href: pageUrl("runs", { q: `tag:"${tag}"` }) }, tag)),
   ];
   return parts.filter(Boolean);
 }
@@ -90,6 +91,8 @@ export function actionsFor(run) {
   return { main, more };
 }
 
+const HANDED = "handed to the workers";
+
 /** The actions of a run: each asks what it needs, does it, and calls `whenDone`. */
 export class RunActions {
   constructor({ run, step, fork, whenDone }) {
@@ -107,142 +110,111 @@ export class RunActions {
     return this.run.run_id;
   }
 
+  post(rest, body) {
+    return post(runPath(this.id, rest), body);
+  }
+
+  /** Ask, do it, and say what was done. */
+  confirm(done, options) {
+    const whenDone = () => {
+      say(`${this.id}: ${done}`);
+      this.whenDone();
+    };
+    confirm({ whenDone, ...options });
+  }
+
   retry() {
-    this.confirm("Retry", "The workers continue the run from where it stopped. Finished steps don't run again.", retryCode(this.id), () =>
-      post(runPath(this.id, "/retry")),
-    );
+    const about = "The workers continue the run from where it stopped. Finished steps don't run again.";
+    this.confirm(HANDED, { title: "Retry", about, code: () => retryCode(this.id), action: () => this.post("/retry") });
   }
 
   resume() {
-    this.confirm("Resume", "The workers continue the run from here.", retryCode(this.id), () => post(runPath(this.id, "/retry")));
+    const about = "The workers continue the run from here.";
+    this.confirm(HANDED, { title: "Resume", about, code: () => retryCode(this.id), action: () => this.post("/retry") });
   }
 
   approve() {
-    this.confirm("Approve", this.run.reason ?? "The run continues.", answerCode(this.id), () => post(runPath(this.id, "/answer")));
+    const about = this.run.reason ?? "The run continues.";
+    this.confirm("approved", { title: "Approve", about, code: () => answerCode(this.id), action: () => this.post("/answer") });
   }
 
   cancel() {
     const about = "Nothing new begins. What was saved stays, and the run can be retried.";
-    this.confirm("Cancel run", about, cancelCode(this.id), () => post(runPath(this.id, "/cancel")), "danger");
+    const options = { title: "Cancel run", tone: "danger", about, code: () => cancelCode(this.id) };
+    this.confirm("cancelled", { ...options, action: () => this.post("/cancel") });
   }
 
   delete() {
     const about = "The run and its journal are deleted for ever.";
-    this.confirm("Delete run", about, deleteCode(this.id), () => remove(runPath(this.id)), "danger", () => go(pageUrl("runs")));
+    const options = { title: "Delete run", tone: "danger", about, code: () => deleteCode(this.id) };
+    this.confirm("", { ...options, action: () => remove(runPath(this.id)), whenDone: () => go(pageUrl("runs")) });
   }
 
   rollback() {
-    const step = this.step() ?? Math.max(this.run.step - 1, 0);
-    const field = { text: String(step) };
+    const given = { step: String(this.step() ?? Math.max(this.run.step - 1, 0)) };
     const about = "The run is set back to where it was after a step, and paused. Its history stays.";
-    const ask = () => h("label", { class: "field" }, "after step ", number(field, this.run.step));
-    this.confirm(
-      "Roll back",
+    this.confirm("rolled back", {
+      title: "Roll back",
+      tone: "danger",
       about,
-      () => rollbackCode(this.id, Number(field.text)),
-      () => post(runPath(this.id, "/rollback"), { step: Number(field.text) }),
-      "danger",
-      null,
-      ask,
-    );
+      ask: () => textField("after step", given, "step", { type: "number", min: 0, max: this.run.step }),
+      code: () => rollbackCode(this.id, Number(given.step)),
+      action: () => this.post("/rollback", { step: Number(given.step) }),
+    });
   }
 
   send() {
     const [wanted] = this.run.waits.filter((wait) => wait.kind === "message");
-    const name = { text: wanted?.name ?? "" };
+    const given = { name: wanted?.name ?? "" };
     const value = new JsonField({ name: "value", schema: {}, isRequired: true });
-    const ask = () => [
-      h("label", { class: "field" }, "name ", h("input", { value: name.text, oninput: (event) => ((name.text = event.target.value), refresh()) })),
-      value.view(),
-    ];
     const read = () => {
-      const found = value.read();
-      if (!name.text.trim()) throw new Error("a message needs a name");
-      return { name: name.text.trim(), value: found };
+      if (!given.name.trim()) throw new Error("a message needs a name");
+      return { name: given.name.trim(), value: value.read() };
     };
-    const code = () => sendCode(this.id, name.text || "NAME", value.text ? quietly(() => value.value()) : "VALUE");
-    this.confirm("Send", "The message waits for the run, until a node receives it.", code, () => post(runPath(this.id, "/send"), read()), "primary", null, ask);
+    this.confirm("has the message", {
+      title: "Send",
+      about: "The message waits for the run, until a node receives it.",
+      ask: () => [textField("name", given, "name"), value.view()],
+      code: () => sendCode(this.id, given.name || "NAME", value.shown()),
+      action: () => this.post("/send", read()),
+    });
   }
 
   compare() {
-    const other = { text: (this.run.forked_from ?? "").replace(/@\d+$/, "") };
-    const ask = () =>
-      h("label", { class: "field" }, "the id of the other run ", h("input", { value: other.text, oninput: (event) => (other.text = event.target.value.trim()) }));
-    const open = async () => {
-      await get(runPath(other.text));
-      go(`${pageUrl("compare")}?a=${encodeURIComponent(other.text)}&b=${encodeURIComponent(this.id)}`);
-      return null;
-    };
-    this.confirm("Compare", "Their states, side by side.", null, open, "primary", () => {}, ask);
+    const other = { id: originOf(this.run) };
+    confirm({
+      title: "Compare",
+      about: "Their states, side by side.",
+      ask: () => textField("the id of the other run", other, "id"),
+      action: () => get(runPath(other.id.trim())),
+      whenDone: (run) => go(pageUrl("compare", { a: run.run_id, b: this.id })),
+    });
   }
 
   /** A link with which one question can be answered, for a phone or for a colleague. */
-  async link() {
-    const state = { name: "", expires: "7d", made: null };
+  link() {
+    const given = { name: "", expires: "7d" };
     const [question] = this.run.questions;
-    const make = async () => {
-      const { name, expires } = state;
-      state.made = await post(runPath(this.id, "/link"), { question: question.id, expires, ...(name && { name }) });
-      refresh();
-    };
-    const ask = () => [
-      h("p", {}, question.prompt),
-      h("label", { class: "field" }, "for whom ", h("input", { value: state.name, placeholder: "a name, for the history", oninput: (event) => (state.name = event.target.value.trim()) })),
-      h("label", { class: "field" }, "valid for ", h("input", { value: state.expires, oninput: (event) => (state.expires = event.target.value.trim()) })),
-      state.made && madeLink(state.made),
-    ];
-    this.confirm("Make link", "With this link a person can answer this one question, and nothing else. It needs no token.", null, make, "primary", "stay", ask);
-  }
-
-  /** Ask, do it, and say what happened. */
-  confirm(title, about, code, action, tone = "primary", then = null, ask = () => null) {
-    const state = { isWorking: false, problem: "" };
-    const start = async (event) => {
-      event.preventDefault();
-      state.isWorking = true;
-      state.problem = "";
-      refresh();
-      try {
-        await action();
-        if (then !== "stay") closeDialog();
-        if (typeof then === "function") then();
-        else this.whenDone(title);
-      } catch (error) {
-        state.problem = error.message;
-      }
-      state.isWorking = false;
-      refresh();
-    };
-    const view = () =>
-      h(
-        "form",
-        { onsubmit: start },
-        h("p", {}, about),
-        ask(),
-        state.problem && h("p", { class: "field-problem", role: "alert" }, state.problem),
-        code && codePanel(typeof code === "function" ? code() : code),
-        h(
-          "div",
-          { class: "dialog-actions" },
-          h("button", { type: "button", onclick: closeDialog }, "Close"),
-          h("button", { class: tone, disabled: state.isWorking, autofocus: true }, state.isWorking ? "working …" : title),
-        ),
-      );
-    openDialog({ title, view });
+    confirm({
+      title: "Make link",
+      about: "With this link a person can answer this one question, and nothing else. It needs no token.",
+      ask: () => [
+        h("p", { class: "prompt" }, question.prompt),
+        textField("for whom", given, "name", { placeholder: "a name, for the history" }),
+        textField("valid for", given, "expires"),
+        given.made && madeLink(given.made),
+      ],
+      action: async () => {
+        given.made = await this.post("/link", { question: question.id, expires: given.expires, ...(given.name && { name: given.name }) });
+      },
+      stays: true,
+    });
   }
 }
 
-function number(field, most) {
-  return h("input", {
-    type: "number",
-    min: 0,
-    max: most,
-    value: field.text,
-    oninput: (event) => {
-      field.text = event.target.value;
-      refresh();
-    },
-  });
+/** The run that a run was forked from, if it was. */
+function originOf(run) {
+  return (run.forked_from ?? "").replace(/@\d+$/, "");
 }
 
 function madeLink({ path, expires }) {
@@ -254,19 +226,4 @@ function madeLink({ path, expires }) {
     copyButton("copy", () => url, "copied the link"),
     h("p", { class: "faint" }, `until ${exactTime(expires)}`),
   );
-}
-
-function quietly(read) {
-  try {
-    const value = read();
-    return value === EMPTY ? "VALUE" : value;
-  } catch {
-    return "VALUE";
-  }
-}
-
-/** Say that an action was done. */
-export function sayDone(title, id) {
-  const words = { Retry: "handed to the workers", Resume: "handed to the workers", Approve: "approved", "Cancel run": "cancelled", "Roll back": "rolled back", Send: "sent to" };
-  if (words[title]) say(`${id}: ${words[title]}`);
 }

@@ -13,7 +13,7 @@ import { openForkDialog } from "./fork_dialog.js";
 import { GraphView } from "./graph_view.js";
 import { Inspector } from "./inspector.js";
 import { EventsView, StateView } from "./other_views.js";
-import { RunActions, runHeader, sayDone } from "./run_actions.js";
+import { RunActions, runHeader } from "./run_actions.js";
 import { TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
 
@@ -82,16 +82,12 @@ export class RunPage {
   }
 
   makeActions() {
-    const actions = new RunActions({
+    return new RunActions({
       run: () => this.run,
       step: () => this.inspector.row?.step ?? null,
-      whenDone: (title) => {
-        sayDone(title, this.id);
-        this.reload();
-      },
+      fork: () => this.fork(this.inspector.row?.step ? this.inspector.row.step - 1 : null),
+      whenDone: () => this.reload(),
     });
-    actions.fork = () => this.fork(this.inspector.row?.step ? this.inspector.row.step - 1 : null);
-    return actions;
   }
 
   /** The address has changed, but not the run. */

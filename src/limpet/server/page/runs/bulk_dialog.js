@@ -4,7 +4,8 @@ import { post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { count } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { bulkCode, codePanel } from "../parts/code.js";
+import { actionForm } from "../parts/actions.js";
+import { bulkCode } from "../parts/code.js";
 import { closeDialog, openDialog } from "../parts/dialog.js";
 
 /** Runs that one request deals with, at most. */
@@ -29,7 +30,6 @@ class BulkWork {
     this.planned = null;
     this.outcomes = null;
     this.problem = "";
-    this.isWorking = false;
   }
 
   get body() {
@@ -39,50 +39,33 @@ class BulkWork {
   }
 
   async plan() {
-    this.planned = await this.ask({ ...this.body, dry_run: true });
+    try {
+      this.planned = await post(`/runs/${this.verb}`, { ...this.body, dry_run: true });
+    } catch (error) {
+      this.problem = error.message;
+    }
     refresh();
   }
 
   async start() {
-    this.isWorking = true;
-    refresh();
-    this.outcomes = await this.ask(this.body);
-    this.isWorking = false;
+    this.outcomes = await post(`/runs/${this.verb}`, this.body);
     this.whenDone();
-    refresh();
-  }
-
-  async ask(body) {
-    this.problem = "";
-    try {
-      return await post(`/runs/${this.verb}`, body);
-    } catch (error) {
-      this.problem = error.message;
-      return null;
-    }
   }
 
   view() {
-    if (this.problem) return h("p", { class: "field-problem", role: "alert" }, this.problem);
     if (this.outcomes) return this.result();
-    if (!this.planned) return h("p", { class: "faint" }, "looking which runs that would be …");
-    const number = this.planned.planned;
-    return [
-      h("p", {}, this.question(number)),
-      this.planned.skipped > 0 && h("p", { class: "faint" }, `${count(this.planned.skipped, "run")} can't be: see below.`),
-      this.list(this.planned.runs),
-      codePanel(bulkCode(this.verb, this.filters, this.ids)),
-      h(
-        "div",
-        { class: "dialog-actions" },
-        h("button", { onclick: closeDialog }, "Leave them"),
-        h(
-          "button",
-          { class: this.verb === "retry" ? "primary" : "danger", disabled: !number || this.isWorking, onclick: () => this.start() },
-          this.isWorking ? "working …" : `${WORDS[this.verb]} ${count(number, "run")}`,
-        ),
-      ),
-    ];
+    const { planned } = this;
+    if (!planned) return h("p", { class: "faint" }, this.problem || "looking which runs that would be …");
+    return actionForm({
+      work: this,
+      title: `${WORDS[this.verb]} ${count(planned.planned, "run")}`,
+      about: this.question(planned.planned),
+      ask: [planned.skipped > 0 && h("p", { class: "faint" }, `${count(planned.skipped, "run")} can't be: see below.`), this.list(planned.runs)],
+      code: bulkCode(this.verb, this.filters, this.ids),
+      tone: this.verb === "retry" ? "primary" : "danger",
+      isReady: planned.planned > 0,
+      action: () => this.start(),
+    });
   }
 
   question(number) {

@@ -298,14 +298,9 @@ export class RunsPage {
       h("b", {}, this.allMatching ? "all runs that match" : count(this.selection.size, "run")),
       canHaveAll && h("button", { class: "small", onclick: all }, "select all that match"),
       ["retry", "cancel", "delete"].map((verb) => h("button", { key: verb, onclick: () => this.doWithAll(verb) }, verb)),
-      this.selection.size === 2 && !this.allMatching && h("a", { class: "button", href: this.compareUrl() }, "compare"),
+      this.selection.size === 2 && !this.allMatching && h("a", { class: "button", href: pageUrl("compare", { a: [...this.selection][0], b: [...this.selection][1] }) }, "compare"),
       h("button", { class: "plain", onclick: () => this.clearSelection() }, "clear"),
     );
-  }
-
-  compareUrl() {
-    const [a, b] = [...this.selection];
-    return `${pageUrl("compare")}?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}`;
   }
 
   doWithAll(verb) {
@@ -345,10 +340,7 @@ export class RunsPage {
   }
 
   pageUrlAfter(after) {
-    const query = new URLSearchParams();
-    if (this.filter) query.set("q", this.filter);
-    if (after) query.set("after", after);
-    return `${pageUrl("runs")}${query.size ? `?${query}` : ""}`;
+    return pageUrl("runs", { ...(this.filter && { q: this.filter }), ...(after && { after }) });
   }
 
   nothing() {
