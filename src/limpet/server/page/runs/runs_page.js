@@ -21,9 +21,9 @@ const PATIENCE = 1000;
 const FIRST_RUN = [
   "from limpet import StateGraph",
   "",
-  'graph = StateGraph({"topic": str}, name="hello", store="sqlite:///runs.db")',
+  'graph = StateGraph({"topic": str}, name="hello")',
   `graph.add_node("write", lambda state: {"text": f"All about {state['topic']}."})`,
-  'graph.set_entry_point("write").set_finish_point("write").compile().execute({"topic": "kelp"})',
+  'graph.set_entry_point("write").set_finish_point("write").compile(store="sqlite:///runs.db").execute({"topic": "kelp"})',
 ].join("\n");
 
 export class RunsPage {
