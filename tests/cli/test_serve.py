@@ -45,6 +45,23 @@ graph = StateGraph({"seen": int}, name="slow").add_node("wait", wait)
 graph.set_entry_point("wait").set_finish_point("wait").compile(preserve=True)
 """
 
+OTHER_COMMANDS = """
+import contextlib, json, pkgutil, sys
+import limpet, limpet.cli.commands
+from limpet.cli.main import main
+
+limpet.StateGraph, limpet.Runs
+for each in pkgutil.iter_modules(limpet.cli.commands.__path__, "limpet.cli.commands."):
+    if each.name != "limpet.cli.commands.serve":
+        __import__(each.name)
+for words in (["--help"], ["serve", "--help"], ["completion", "bash"]):
+    with contextlib.suppress(SystemExit):  # as help ends
+        main(words)
+packages = ("starlette", "uvicorn", "h11", "anyio", "limpet.server")
+print(json.dumps([name for name in sys.modules if name.startswith(packages)]))
+"""
+"""Use everything but the server, and print what was imported of it."""
+
 CHOSEN = "a-token-of-the-tests"
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="there is no signal to send")
 
@@ -252,22 +269,6 @@ def test_an_exported_run_is_shown_without_a_store(served: Serve, started: Any, t
     assert not list(tmp_path.glob("limpet.db*"))
 
 
-@needs_signals
-def test_a_server_takes_another_port_if_its_own_is_taken(started: Any) -> None:
-    """H20: unless a port was asked for."""
-    taken = socket.socket()
-    try:
-        taken.bind(("127.0.0.1", serve.PORT))
-        taken.listen()
-    except OSError:
-        pass  # another program has it
-    with taken:
-        server = Served(started("serve", "--json", "--no-browser", "--graph", "flows:graph"))
-        assert server.said["port"] != serve.PORT
-        assert server.ask("/runs")["runs"] == []
-        server.stop()
-
-
 def test_a_port_that_is_in_use_is_refused(limpet: Command) -> None:
     """H19: with the exit code for what is unavailable."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -328,54 +329,30 @@ def test_a_damaged_file_is_refused(limpet: Command, here: Path) -> None:
         assert "Traceback" not in refused.err
 
 
+@pytest.mark.parametrize("package", ["uvicorn", "starlette"])
+@pytest.mark.parametrize("words", [["serve"], ["demo", "--serve", "--dir", "shown"]])
 def test_a_server_without_its_packages_says_what_to_install(
-    limpet: Command, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, package: str, words: list[str]
 ) -> None:
     """H19: so does the demonstration, before it begins."""
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    monkeypatch.delitem(sys.modules, serve.__name__)
-    for command in (["serve"], ["demo", "--serve"]):
-        refused = limpet(*command)
-        assert refused.code == 2
-        assert "pip install 'limpet[server]'" in refused.err
+    script = (
+        f"import sys; sys.modules[{package!r}] = None; from limpet.cli.main import main; main(sys.argv[1:])"
+    )
+    path = {**os.environ, "PYTHONPATH": str(Path(library.__file__).parents[1])}
+    command = [sys.executable, "-c", f"{script}", *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=path, cwd=tmp_path, check=True)
+    assert done.stdout == ""
+    assert done.stderr.splitlines()[0].endswith(f"needs the package {package}: pip install 'limpet[server]'")
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_nothing_else_imports_the_server() -> None:
     """H19: who doesn't serve needs no package for it, and doesn't wait for one."""
-    used = "import limpet, limpet.cli.arguments, limpet.cli.commands.run, limpet.cli.commands.worker"
-    script = f"import sys; {used}; limpet.StateGraph, limpet.Runs\n"
-    script += "import limpet.cli.main as main; main.main(['--help'])\n"
-    script += (
-        "print([name for name in sys.modules if name.startswith(('starlette', 'uvicorn', 'limpet.server'))])"
-    )
     path = {**os.environ, "PYTHONPATH": str(Path(library.__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=path, check=True
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
-
-
-@pytest.mark.parametrize(
-    ("host", "url", "known"),
-    [
-        ("127.0.0.1", "http://127.0.0.1:{}/x", "127.0.0.1"),
-        ("LocalHost", "http://localhost:{}/x", "localhost"),
-        ("0.0.0.0", "http://127.0.0.1:{}/x", "0.0.0.0"),
-        ("::1", "http://[::1]:{}/x", "[::1]"),
-        ("[0:0::1]", "http://[::1]:{}/x", "[::1]"),
-        ("::", "http://[::1]:{}/x", "[::]"),
-    ],
-)
-def test_where_a_server_listens(host: str, url: str, known: str) -> None:
-    """H19: the URL is one that a browser on this machine can open."""
-    try:
-        listening = serve._listen(serve.Address(host, 0, "t+/=", ["runs.example"]))
-    except OSError:
-        pytest.skip("this machine has no such address")
-    with listening.socket:
-        assert listening.url("/x") == f"{url.format(listening.port)}?token=t%2B%2F%3D"
-        assert listening.url("/x", with_token=False) == url.format(listening.port)
-        assert {known, "runs.example", "localhost", "127.0.0.1", "[::1]"} <= {*listening.hosts}
+    command = [sys.executable, "-c", OTHER_COMMANDS]
+    done = subprocess.run(command, capture_output=True, text=True, env=path, check=True)
+    assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
 @pytest.mark.parametrize(

@@ -327,17 +327,18 @@ def _add_serve(commands: Verbs) -> None:
     serve.add_argument(
         "--worker", action="store_true", help="execute the runs of the graphs as well, as limpet worker does"
     )
-    hosts = "where it listens (127.0.0.1); for others than this machine, with a token that you choose"
+    hosts = "the address to listen on (127.0.0.1); one that other machines can reach needs a token that you choose"
     serve.add_argument("--host", default="127.0.0.1", metavar="HOST", help=hosts)
-    ports = "0 for any that is free (8765; if that is taken, any)"
+    ports = "the port to listen on; 0 for any that is free (8765, or any if that one is taken)"
     serve.add_argument("--port", type=port_number, metavar="PORT", help=ports)
     tokens = (
-        "what requests must have; better set LIMPET_TOKEN, which other users can't see (default: a new one)"
+        "the token that requests need (default: a new one); better set LIMPET_TOKEN, as other users of the machine "
+        "can see a command's options"
     )
     serve.add_argument("--token", metavar="TOKEN", help=tokens)
     names = "another name that the server is reached under, as behind a proxy; repeatable"
     serve.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=names)
-    serve.add_argument("--read-only", action="store_true", help="nothing can be changed")
+    serve.add_argument("--read-only", action="store_true", help="refuse requests that change anything")
     serve.add_argument("--no-browser", action="store_true", help="only print the URL")
 
 

@@ -62,7 +62,8 @@ def show(args: Namespace, output: Output) -> int:
 
 def _serve(run: str, player: _Player, facts: dict[str, str], output: Output) -> int:
     """Show the run in a browser. What is answered there is executed in this process."""
-    from limpet.cli.commands.serve import Address, Shown, run_path, serve_runs
+    from limpet.cli.commands.serve import Shown, run_path, serve_runs
+    from limpet.cli.web.listening import Address
 
     player.say("3. Now the run waits for your answer, for a minute or a month. Give it in the browser:")
     os.environ[PACE] = str(player.pace)

@@ -2,63 +2,42 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import ipaddress
 import os
-import re
-import secrets
 import signal
-import socket
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 from limpet import MemoryStore, Runs
 from limpet.cli.commands.schedules import put_declared
 from limpet.cli.commands.worker import log_warnings, signal_names, stopped_text, stopping_text
-from limpet.cli.exit_codes import OK, UNAVAILABLE
+from limpet.cli.exit_codes import FAILED, OK, UNAVAILABLE
 from limpet.cli.output import Output
 from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, Graph, find_store, is_place, project_graphs
+from limpet.cli.web.listening import Address, Listening, checked_address, listen, why_not
+from limpet.cli.web.web_server import WebServer
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import UsageError
 from limpet.journal.store import Store
 from limpet.server.application import app
-from limpet.server.security import LOOPBACK, WILDCARDS
 from limpet.supervision import supervise
 from limpet.threads.workers import start_thread
 
-try:
-    import uvicorn
-except ImportError as error:
-    raise UsageError("limpet serve needs the package uvicorn: pip install 'limpet[server]'") from error
-
-HOST: Final = "127.0.0.1"
-PORT: Final = 8765
 TOKEN_VARIABLE: Final = "LIMPET_TOKEN"
 
-TOKEN_BYTES: Final = 24
-"""Random bytes of a token that is generated."""
+SIGNAL_CHECK_INTERVAL: Final = 0.5
+"""Seconds between two looks whether the server still serves."""
 
-SHORTEST_TOKEN: Final = 16
-"""Characters of a token, at least, if other machines can reach the server."""
+SQLITE_FILE: Final = b"SQLite format 3\0"
+"""How the file of a SQLite store begins."""
 
-MAX_CONNECTIONS: Final = 1000
-"""Connections at the same time. Further ones are answered with 503."""
-
-WAITING_CONNECTIONS: Final = 256
-"""Connections that the system keeps until the server accepts them."""
-
-REQUEST_GRACE: Final = 2
-"""Seconds that requests have to end when the server is stopped. Live events end at once."""
-
-TOKEN_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
-"""What can be in a header, in a cookie and, quoted, in a URL."""
-
-HOST_NAME: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+CODE: Final = (".py", ".yaml", ".yml")
+"""How the names of files with graphs end."""
 
 TEXT_BROWSERS: Final = ("elinks", "links", "lynx", "w3m", "www-browser")
 """Browsers that take over the terminal."""
@@ -80,51 +59,14 @@ class Shown(NamedTuple):
     has_worker: bool = False
 
 
-class Address(NamedTuple):
-    """Where a server listens, what requests need, and under which other names it is reached."""
-
-    host: str = HOST
-    port: int | None = None
-    """None for `PORT`, or any other if that one is taken."""
-    token: str = ""
-    """What the user chose; empty for one that is generated."""
-    names: Sequence[str] = ()
-
-
-class Listening(NamedTuple):
-    """A socket that listens, and its address."""
-
-    socket: socket.socket
-    address: Address
-    token: str
-
-    @property
-    def port(self) -> int:
-        """The port, also where any free one was asked for."""
-        port: int = self.socket.getsockname()[1]
-        return port
-
-    @property
-    def hosts(self) -> list[str]:
-        """The names and addresses that requests may name as their host."""
-        bound = self.socket.getsockname()[0]
-        names = map(_host_name, (self.address.host, bound, *self.address.names))
-        return list(dict.fromkeys([*LOOPBACK, *names]))
-
-    def url(self, path: str = "/", with_token: bool = True) -> str:
-        """The URL of a page for a browser on this machine."""
-        host = _host_name(self.address.host)
-        if host in WILDCARDS:
-            host = {"0.0.0.0": HOST, "[::]": "[::1]"}[host]
-        query = ""
-        if with_token:
-            query = f"?token={quote(self.token, safe='')}"
-        return f"http://{host}:{self.port}{path}{query}"
-
-
 def serve(args: Namespace, output: Output) -> int:
     """Serve the store, or the exported run, that the command line names."""
-    address = _address(args)
+    token = args.token
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE, "")
+    elif not token:
+        raise UsageError(f"--token is empty: leave it out to have one generated, or set {TOKEN_VARIABLE}")
+    address = checked_address(args.host, args.port, token, args.allow_host)
     if args.file is not None:
         shown = _exported_run(args)
     else:
@@ -140,81 +82,61 @@ def serve_runs(
     opens_browser: bool = True,
 ) -> int:
     """Serve runs until Ctrl-C or SIGTERM, and return the exit code. `data` is more for programs to read."""
-    try:
-        listening = _listen(address)
-    except OSError as problem:
-        output.problem(_why_not(problem, address), "address-unavailable")
-        return UNAVAILABLE
     log_warnings()
     supervisor: Supervisor | None = None
     if shown.has_worker:
-        put_declared(shown.graphs, shown.store, output.say)
         supervisor = supervise(shown.store, shown.graphs)
-    streams = _Streams(
-        app(
-            shown.store, shown.graphs, token=listening.token, hosts=listening.hosts, read_only=shown.read_only
+    try:
+        listening = listen(address)
+    except OSError as problem:
+        output.problem(why_not(problem, address), "address-unavailable")
+        return UNAVAILABLE
+    with listening.socket, StopSignals() as signals:
+        application = app(
+            shown.store,
+            shown.graphs,
+            token=listening.token,
+            hosts=listening.hosts,
+            read_only=shown.read_only,
         )
-    )
-    server = _Server(_config(streams), streams)
-    with _stopping_by_signals(server.request_stop):
+        if shown.has_worker:
+            put_declared(shown.graphs, shown.store, output.say)
+        # Connections wait until the server accepts them.
         _say_where(listening, shown, data or {}, output)
+        url = ""
+        if opens_browser and output.interactive:
+            url = listening.url(shown.path)
+        return _work(WebServer(application, listening.socket), supervisor, signals, url, output)
+
+
+def _work(
+    server: WebServer, supervisor: Supervisor | None, signals: StopSignals, url: str, output: Output
+) -> int:
+    """Serve, execute runs if there is a supervisor, and open a URL if there is one, until a signal comes."""
+    problem: BaseException | None = None
+    had_runs = False
+    try:
+        server.start()
         if supervisor is not None:
             supervisor.start()
-        if opens_browser and output.interactive:
-            start_thread(_open_browser, "limpet-browser", listening.url(shown.path))
-        asyncio.run(server.serve(sockets=[listening.socket]))
-        had_runs = supervisor is not None and _stop(supervisor, output)
+        if url:
+            start_thread(_open_browser, "limpet-browser", url)
+        signals.wait(or_until=server.has_ended)
+    except RuntimeError as failure:  # no thread can be started
+        problem = failure
+    if supervisor is not None:
+        running = supervisor.running
+        had_runs = bool(running)
+        if running:
+            output.say(stopping_text(running, supervisor.options.grace, signal_names()))
+        supervisor.stop()  # meanwhile, its steps can be watched
+    server.stop()
+    problem = problem or server.problem
+    if problem is not None:
+        output.problem(f"the server has failed: {type(problem).__name__}: {problem}", "server-failed")
+        return FAILED
     output.say(stopped_text(had_runs))
     return OK
-
-
-def _address(args: Namespace) -> Address:
-    """Where to listen, as the command line and the environment say. Raises `UsageError`."""
-    token = args.token
-    if token is None:
-        token = os.environ.get(TOKEN_VARIABLE, "")
-    elif not token:
-        raise UsageError(f"--token is empty: leave it out to have one generated, or set {TOKEN_VARIABLE}")
-    if token and not TOKEN_CHARACTERS.fullmatch(token):
-        raise UsageError("a token may have letters, digits and - . _ ~ + / = only")
-    host = _host_name(args.host)
-    if not _is_loopback(host):
-        if not token:
-            raise UsageError(
-                f"{args.host} can be reached from other machines, so choose a token: set {TOKEN_VARIABLE}, or give "
-                "--token"
-            )
-        if len(token) < SHORTEST_TOKEN:
-            raise UsageError(
-                f"{args.host} can be reached from other machines, so the token needs {SHORTEST_TOKEN} characters or "
-                f"more, not {len(token)}"
-            )
-    return Address(args.host, args.port, token, [_host_name(name) for name in args.allow_host])
-
-
-def _host_name(text: str) -> str:
-    """A host as requests name it: in small letters, and an IPv6 address in brackets. Raises `UsageError`."""
-    name = text.strip().lower()
-    bare = name.removeprefix("[").removesuffix("]")
-    try:
-        address = ipaddress.ip_address(bare.partition("%")[0])
-    except ValueError:
-        if not HOST_NAME.fullmatch(name):
-            raise UsageError(f"{text!r} isn't the name or the address of a host, without a port") from None
-        return name
-    if address.version == 6:
-        return f"[{address.compressed}]"
-    return address.compressed
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether only programs on this machine can reach a host."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _stored_runs(args: Namespace) -> Shown:
@@ -232,17 +154,29 @@ def _stored_runs(args: Namespace) -> Shown:
 
 def _exported_run(args: Namespace) -> Shown:
     """The run in a file, in a store of its own. Raises `UsageError`, and `StoreError` for a damaged file."""
-    for option, is_given in (("--store", args.store), ("--worker", args.worker)):
+    for option, is_given in (("--store", args.store is not None), ("--worker", args.worker)):
         if is_given:
             raise UsageError(f"{option} can't be given with a FILE, which is shown as it is, without a store")
-    if not os.path.exists(args.file):
-        hint = ""
-        if is_place(args.file):
-            hint = f"; for a graph, give --graph {args.file}"
-        raise UsageError(f"there is no file {args.file!r} to show{hint}")
+    _check_file(args.file)
     store = MemoryStore()
     run_id = Runs(store).import_(args.file)
     return Shown(store, project_graphs(args), args.file, run_path(run_id), read_only=True)
+
+
+def _check_file(path: str) -> None:
+    """Refuse what isn't an exported run, but something else that can be shown. Raises `UsageError`."""
+    if is_place(path) and (not os.path.exists(path) or path.endswith(CODE)):
+        raise UsageError(f"{path!r} isn't the file of an exported run; for a graph, give --graph {path}")
+    if os.path.isdir(path):
+        place = quote(os.path.abspath(path))
+        raise UsageError(f"{path!r} is a directory; if it is a store, give --store file://{place}")
+    if not os.path.exists(path):
+        raise UsageError(f"there is no file {path!r} to show")
+    with suppress(OSError), open(path, "rb") as file:
+        if file.read(len(SQLITE_FILE)) == SQLITE_FILE:
+            raise UsageError(
+                f"{path!r} is a store, not an exported run: give --store sqlite:///{quote(path)}"
+            )
 
 
 def run_path(run_id: str) -> str:
@@ -250,146 +184,41 @@ def run_path(run_id: str) -> str:
     return f"/runs/{quote(run_id, safe='')}"
 
 
-def _listen(address: Address) -> Listening:
-    """Listen, so that browsers may connect from now on. Raises `OSError`."""
-    token = address.token or secrets.token_urlsafe(TOKEN_BYTES)
-    if address.port is not None:
-        return Listening(_bound(address.host, address.port), address, token)
-    try:
-        return Listening(_bound(address.host, PORT), address, token)
-    except OSError as problem:
-        if problem.errno != errno.EADDRINUSE:
-            raise
-        return Listening(_bound(address.host, 0), address, token)
+class StopSignals:
+    """Ctrl-C and SIGTERM as requests to stop, while the block runs. A second one ends the process at once."""
 
+    def __init__(self) -> None:
+        # A handler interrupts the main thread anywhere. So it only makes a mark, and releases a lock for which
+        # nothing waits but `wait`.
+        self._requests: list[object] = []
+        self._wake_up = Lock()
+        self._wake_up.acquire()
+        self._handlers: dict[signal.Signals, Any] = {}
 
-def _bound(host: str, port: int) -> socket.socket:
-    found = socket.getaddrinfo(host.strip().strip("[]"), port, type=socket.SOCK_STREAM)
-    # A name such as localhost has addresses of both kinds. Programs that know only one know IPv4.
-    family, kind, protocol, _, place = min(found, key=lambda each: each[0] != socket.AF_INET)
-    bound = socket.socket(family, kind, protocol)
-    try:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(place)
-        bound.listen(WAITING_CONNECTIONS)
-    except BaseException:
-        bound.close()
-        raise
-    return bound
+    def __enter__(self) -> Self:
+        signals = [signal.SIGTERM]
+        # A shell has processes in the background ignore it: Ctrl-C is for the one in the foreground.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+            signals.append(signal.SIGINT)
+        self._handlers = {each: signal.signal(each, self._request_stop) for each in signals}
+        return self
 
-
-def _why_not(problem: OSError, address: Address) -> str:
-    """Why nothing can listen there, and what to do."""
-    port = PORT if address.port is None else address.port
-    if problem.errno == errno.EADDRINUSE:
-        return f"port {port} of {address.host} is in use: give another --port, or 0 for any that is free"
-    return f"can't listen on port {port} of {address.host}: {problem.strerror or problem}"
-
-
-def _config(application: Any) -> uvicorn.Config:
-    return uvicorn.Config(
-        application,
-        access_log=False,  # the first URL has the token
-        log_config=None,
-        log_level="warning",
-        server_header=False,
-        lifespan="off",
-        ws="none",
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_graceful_shutdown=REQUEST_GRACE,
-    )
-
-
-class _Streams:
-    """An application whose live events end when the server stops; else they would keep it from doing so.
-
-    A browser comes back for them once a server is there again, after the last event that it got.
-    """
-
-    def __init__(self, application: Any) -> None:
-        self._application = application
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._is_ending = False
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-
-        async def noting(message: Any) -> None:
-            await send(message)
-            if message["type"] == "http.response.start" and _is_stream(message):
-                self._tasks.add(task)
-                if self._is_ending:
-                    task.cancel()
-
-        try:
-            await self._application(scope, receive, noting)
-        except asyncio.CancelledError:
-            if not self._is_ending or task not in self._tasks:
-                raise
-            task.uncancel()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            self._tasks.discard(task)
-
-    def end(self) -> None:
-        """End all streams, now and later."""
-        self._is_ending = True
-        for task in self._tasks:
-            task.cancel()
-
-
-def _is_stream(message: Any) -> bool:
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in message.get("headers", ())
-    )
-
-
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the command, and ends streams when it stops."""
-
-    def __init__(self, config: uvicorn.Config, streams: _Streams) -> None:
-        super().__init__(config)
-        self._streams = streams
-
-    def request_stop(self) -> None:
-        """Have the server stop soon."""
-        self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End streams, let other requests finish, and stop."""
-        self._streams.end()
-        await super().shutdown(sockets=sockets)
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: uvicorn would send them to the process again after it has stopped."""
-        yield
-
-
-@contextmanager
-def _stopping_by_signals(request_stop: Callable[[], None]) -> Iterator[None]:
-    """Call this on Ctrl-C and SIGTERM. A second one ends the process at once."""
-    has_come: list[object] = []
-
-    def handle(*_: object) -> None:
-        if has_come:
-            raise SystemExit(1)
-        has_come.append(None)
-        request_stop()
-
-    signals = [signal.SIGTERM]
-    # A shell has processes in the background ignore it: Ctrl-C is for the one in the foreground.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signals.append(signal.SIGINT)
-    handlers = {each: signal.signal(each, handle) for each in signals}
-    try:
-        yield
-    finally:
-        for each, handler in handlers.items():
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for each, handler in self._handlers.items():
             signal.signal(each, handler)
+
+    def wait(self, or_until: Callable[[], bool]) -> None:
+        """Wait for a request to stop, or until a condition holds, which is checked now and then."""
+        while not self._requests and not or_until():
+            self._wake_up.acquire(True, SIGNAL_CHECK_INTERVAL)
+
+    def _request_stop(self, *_: object) -> None:
+        self._requests.append(None)
+        if len(self._requests) > 1:
+            raise SystemExit(FAILED)
+        self._wake_up.release()
 
 
 def _say_where(listening: Listening, shown: Shown, data: dict[str, Any], output: Output) -> None:
@@ -398,7 +227,7 @@ def _say_where(listening: Listening, shown: Shown, data: dict[str, Any], output:
         where = {"url": listening.url(shown.path), "host": listening.address.host, "port": listening.port}
         output.result({**data, **where, "token": listening.token})
         return
-    # What is no terminal may be a log that is kept; who chose the token knows it.
+    # Where this isn't a terminal, it may be a log that is kept; and the user knows a token that the user chose.
     with_token = not listening.address.token or sys.stdout.isatty()
     output.message(listening.url(shown.path, with_token))
     known = "without the code of a graph"
@@ -424,12 +253,3 @@ def _open_browser(url: str) -> None:
             browser.open(url)
     except (webbrowser.Error, OSError):
         return  # the URL is on the terminal
-
-
-def _stop(supervisor: Supervisor, output: Output) -> bool:
-    """Stop executing runs, and return whether any were in progress."""
-    running = supervisor.running
-    if running:
-        output.say(stopping_text(running, supervisor.options.grace, signal_names()))
-    supervisor.stop()
-    return bool(running)
