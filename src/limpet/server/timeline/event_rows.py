@@ -129,7 +129,9 @@ class EventRows:
         """A task has completed, or was skipped, or has failed without harm."""
         assert lane.row is not None
         at = event["at"]
-        record = (event.get("merged") or {}).get("tasks", {}).get(event["task"], {})
+        record = (event.get("merged") or {}).get("tasks", {}).get(event["task"])
+        if not isinstance(record, dict):  # of a task whose result is secret, the whole record is masked
+            record = {}
         if event.get("began"):
             lane.begin(min(event["began"], at))
         self._lanes.end(lane, at, DONE)
