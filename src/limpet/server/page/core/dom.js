@@ -90,8 +90,13 @@ function update(old, node, isSvg) {
   }
   patchChildren(node.el, old.children, node.children, isSvg || node.tag === "svg");
   for (const [name, value] of Object.entries(node.props)) {
-    if (old.props[name] !== value || PROPERTIES.has(name)) setProperty(node.el, name, value);
+    if (old.props[name] !== value || (PROPERTIES.has(name) && !isTyped(node.el, name))) setProperty(node.el, name, value);
   }
+}
+
+/** Whether an element may have a value that a reader is typing, and that nothing else knows yet. */
+function isTyped(el, name) {
+  return name === "value" && el === document.activeElement;
 }
 
 function setProperty(el, name, value) {
