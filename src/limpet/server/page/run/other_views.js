@@ -77,13 +77,18 @@ export class EventsView {
       this.events = [];
       this.next = null;
     }
+    this.request?.abort();
+    this.request = new AbortController();
+    const { signal } = this.request;
     this.problem = "";
     try {
-      const found = await get(runPath(this.id, "/events"), { after: this.next, type: this.type, limit: PAGE });
+      const query = { after: this.next, type: this.type, limit: PAGE };
+      const found = await get(runPath(this.id, "/events"), query, { signal });
       this.events = [...this.events, ...found.events];
       this.next = found.next;
       this.hasMore = found.more;
     } catch (error) {
+      if (error.name === "AbortError") return;
       this.problem = error.message;
     }
     refresh();
