@@ -6,7 +6,7 @@ contrast of at least 4.5 with its background. The colours of terminals are in `t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 ICONS: Final[Mapping[str, str]] = {
@@ -163,15 +163,30 @@ def page_style() -> str:
     light = _variables(LIGHT_PAGE, LIGHT_MARKS, 0)
     dark = _variables(DARK_PAGE, DARK_MARKS, 1)
     page = PageColours(*(f"var(--{_css_name(name)})" for name in PageColours._fields))
-    marks = {
-        kind: MarkColours(*(f"var(--{kind}-{name})" for name in MarkColours._fields)) for kind in LIGHT_MARKS
-    }
+    kinds = {kind: _mark_variables(f"{kind}-{{}}".format) for kind in LIGHT_MARKS}
+    unmarked = {"fill": "box", "outline": "box-outline", "text": "text", "badge": "box-outline"}
+    kinds["unmarked"] = _mark_variables(unmarked.__getitem__)
     return (
         f":root{{color-scheme:light;{light}}}"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
         f":root[data-theme=dark]{{color-scheme:dark;{dark}}}"
-        f"{SHAPE_RULES}{page_rules(page)}{mark_rules(marks)}"
+        f"{SHAPE_RULES}{page_rules(page)}{MARKED_RULES}"
+        + "".join(f".lp-{kind}{{{variables}}}" for kind, variables in kinds.items())
     )
+
+
+MARKED_RULES: Final = (
+    "[data-node]>.lp-box{fill:var(--m-fill);stroke:var(--m-outline)}"
+    "[data-node]>:is(.lp-group,.lp-bar,.lp-ring){stroke:var(--m-outline)}"
+    "[data-node]>:is(.lp-name,.lp-mark){fill:var(--m-text)}"
+    "[data-node]>g>.lp-badge{fill:var(--m-badge)}[data-node]>.lp-dot{fill:var(--m-outline)}"
+)
+"""The rules for marked shapes by the variables that their marks set: what `mark_rules` says for each mark."""
+
+
+def _mark_variables(colour_of: Callable[[str], str]) -> str:
+    """The variables that a mark sets for its shape."""
+    return "".join(f"--m-{name}:var(--{colour_of(name)});" for name in MarkColours._fields)
 
 
 def _variables(page: PageColours, marks: Mapping[str, MarkColours], accent: int) -> str:

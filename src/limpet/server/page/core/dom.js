@@ -10,11 +10,16 @@ const PROPERTIES = new Set(["value", "checked", "disabled", "selected", "indeter
 const REFUSED = /^(innerhtml|outerhtml|srcdoc|style)$/i;
 const PLACES = /^(href|src|action|formaction|xlink:href)$/i;
 
-/** An element with its properties and children; a function as `tag` is called with them instead. */
-export function h(tag, props, ...children) {
-  const given = props ?? {};
-  if (typeof tag === "function") return tag(given, children);
-  return { tag, key: given.key, props: given, children: nodesOf(children), el: null };
+/** An element, its classes, its properties if it has any, and its children: `h("p.faint", { title }, "text")`. */
+export function h(selector, ...rest) {
+  const props = isProperties(rest[0]) ? rest.shift() : {};
+  const [tag, ...classes] = selector.split(".");
+  if (classes.length) props.class = [...classes, props.class].filter(Boolean).join(" ");
+  return { tag, key: props.key, props, children: nodesOf(rest), el: null };
+}
+
+function isProperties(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value) && !("tag" in value);
 }
 
 /** Show a node as the only content of an element. */

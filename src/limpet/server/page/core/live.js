@@ -1,7 +1,7 @@
 /** Live events from the server: one stream for the page that is open, none while it is paused or hidden. */
 
 import { urlOf } from "./api.js";
-import { settings } from "./settings.js";
+import { settings } from "./reader.js";
 
 /** How long to wait before a stream that ended is opened again, in milliseconds. */
 const RETRY_DELAYS = [1000, 2000, 5000, 10000];

@@ -2,11 +2,9 @@
 
 import { get, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count, shortId, span } from "../core/format.js";
 import { pageUrl, setQuery } from "../core/router.js";
-import { diffView } from "../parts/diff_view.js";
-import { statusLabel, timeView } from "../parts/labels.js";
-import { TreeState } from "../parts/state_tree.js";
+import { count, shortId, span, statusLabel, timeView } from "../parts/labels.js";
+import { diffView, TreeState } from "../parts/values.js";
 import { isOver, whatOf } from "../runs/runs_table.js";
 
 export class ComparePage {
@@ -46,13 +44,20 @@ export class ComparePage {
 
   view() {
     return h(
-      "main",
-      { class: "page" },
-      h("h1", {}, "Compare"),
-      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
-      h("div", { class: "compare-sides" }, this.sides.map((side) => side.run && this.side(side))),
-      this.changes && h("section", { class: "panel" }, h("h2", {}, "From the left to the right"), diffView({ changes: this.changes, load: (key) => this.load(key), tree: this.tree })),
-      this.same?.length > 0 && h("p", { class: "faint" }, `The same in both: ${this.same.join(", ")}`),
+      "main.page",
+      h("h1", "Compare"),
+      this.problem && h("p.field-problem", { role: "alert" }, this.problem),
+      h(
+        "div.compare-sides",
+        this.sides.map((side) => side.run && this.side(side)),
+      ),
+      this.changes &&
+        h(
+          "section.panel",
+          h("h2", "From the left to the right"),
+          diffView({ changes: this.changes, load: (key) => this.load(key), tree: this.tree }),
+        ),
+      this.same?.length > 0 && h("p.faint", `The same in both: ${this.same.join(", ")}`),
     );
   }
 
@@ -66,10 +71,33 @@ export class ComparePage {
     return h(
       "section",
       { key: side.name, class: "panel" },
-      h("h2", {}, h("a", { href: pageUrl("runs", run.run_id), title: run.run_id }, shortId(run.run_id)), " ", statusLabel(run.status)),
-      h("p", { class: "faint" }, run.graph, " · created ", timeView(run.created), isOver(run) ? ` · ${span(run.updated - run.created)}` : "", ` · ${count(run.step, "step")}`),
-      h("p", {}, whatOf(run)),
-      h("label", {}, "state after step ", h("input", { type: "number", min: 0, max: run.step, placeholder: String(run.step), value: side.step === null ? "" : String(side.step), onchange: choose })),
+      h(
+        "h2",
+        h("a", { href: pageUrl("runs", run.run_id), title: run.run_id }, shortId(run.run_id)),
+        " ",
+        statusLabel(run.status),
+      ),
+      h(
+        "p.faint",
+        run.graph,
+        " · created ",
+        timeView(run.created),
+        isOver(run) ? ` · ${span(run.updated - run.created)}` : "",
+        ` · ${count(run.step, "step")}`,
+      ),
+      h("p", whatOf(run)),
+      h(
+        "label",
+        "state after step ",
+        h("input", {
+          type: "number",
+          min: 0,
+          max: run.step,
+          placeholder: String(run.step),
+          value: side.step === null ? "" : String(side.step),
+          onchange: choose,
+        }),
+      ),
     );
   }
 }

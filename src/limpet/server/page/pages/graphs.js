@@ -2,12 +2,11 @@
 
 import { get, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
-import { textField } from "../parts/actions.js";
-import { codeBlock, codePanel, startCode } from "../parts/code.js";
+import { codeBlock, codePanel, startCode, textField } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";
+import { count } from "../parts/labels.js";
 import { GraphView } from "../run/graph_view.js";
 import { runsTable } from "../runs/runs_table.js";
 
@@ -26,23 +25,22 @@ export class GraphsPage {
   stop() {}
 
   view() {
-    return h("main", { class: "page" }, h("h1", {}, "Graphs"), this.graphs && (this.graphs.length ? this.list() : this.nothing()));
+    return h("main.page", h("h1", "Graphs"), this.graphs && (this.graphs.length ? this.list() : this.nothing()));
   }
 
   list() {
     return h(
-      "ul",
-      { class: "cards" },
+      "ul.cards",
       this.graphs.map((graph) =>
         h(
           "li",
           { key: graph.name },
           h(
-            "a",
-            { class: "card", href: pageUrl("graphs", graph.name) },
-            h("b", {}, graph.name),
-            h("span", { class: "faint" }, `${count(graph.nodes.length, "node")} · ${count(Object.keys(graph.keys).length, "key")}`),
-            h("span", { class: "card-nodes" }, graph.nodes.slice(0, 8).join(" · ")),
+            "a.card",
+            { href: pageUrl("graphs", graph.name) },
+            h("b", graph.name),
+            h("span.faint", `${count(graph.nodes.length, "node")} · ${count(Object.keys(graph.keys).length, "key")}`),
+            h("span.card-nodes", graph.nodes.slice(0, 8).join(" · ")),
           ),
         ),
       ),
@@ -51,9 +49,11 @@ export class GraphsPage {
 
   nothing() {
     return h(
-      "div",
-      { class: "empty" },
-      h("p", {}, "The server has the code of no graph. Its runs are shown all the same; to draw, start and fork them, name it:"),
+      "div.empty",
+      h(
+        "p",
+        "The server has the code of no graph. Its runs are shown all the same; to draw, start and fork them, name it:",
+      ),
       codeBlock("Command line", "limpet serve --graph MODULE:GRAPH"),
     );
   }
@@ -90,18 +90,16 @@ export class GraphPage {
   view() {
     const all = pageUrl("runs", { q: `graph:"${this.name}"` });
     return h(
-      "main",
-      { class: "page graph-page" },
-      h("h1", {}, this.name),
-      this.problem && h("p", { class: "field-problem" }, this.problem),
+      "main.page.graph-page",
+      h("h1", this.name),
+      this.problem && h("p.field-problem", this.problem),
       h(
-        "div",
-        { class: "graph-columns" },
-        h("section", { class: "panel" }, this.picture.view()),
-        h("div", {}, this.form && h("section", { class: "panel" }, h("h2", {}, "Start a run"), this.form.view()), this.graph && this.keys()),
+        "div.graph-columns",
+        h("section.panel", this.picture.view()),
+        h("div", this.form && h("section.panel", h("h2", "Start a run"), this.form.view()), this.graph && this.keys()),
       ),
-      h("h2", {}, "Newest runs ", h("a", { class: "faint", href: all }, "all")),
-      this.runs.length ? runsTable({ runs: this.runs }) : h("p", { class: "faint" }, "none"),
+      h("h2", "Newest runs ", h("a.faint", { href: all }, "all")),
+      this.runs.length ? runsTable({ runs: this.runs }) : h("p.faint", "none"),
     );
   }
 
@@ -109,13 +107,16 @@ export class GraphPage {
     const keys = Object.entries(this.graph.keys);
     if (!keys.length) return null;
     return h(
-      "section",
-      { class: "panel" },
-      h("h2", {}, "State"),
+      "section.panel",
+      h("h2", "State"),
       h(
-        "table",
-        { class: "plain-table" },
-        h("tbody", {}, keys.map(([key, { type, secret }]) => h("tr", { key }, h("td", { class: "tree-key" }, key), h("td", { class: "faint" }, secret ? `${type}, secret` : type)))),
+        "table.plain-table",
+        h(
+          "tbody",
+          keys.map(([key, { type, secret }]) =>
+            h("tr", { key }, h("td.tree-key", key), h("td.faint", secret ? `${type}, secret` : type)),
+          ),
+        ),
       ),
     );
   }
@@ -131,24 +132,25 @@ export class StartForm {
     this.isWorking = false;
     const schema = graph.schema ?? { type: "object", properties: propertiesOf(graph.keys) };
     const hasKeys = Object.keys(schema.properties ?? {}).length > 0;
-    this.field = hasKeys ? fieldFor(schema, { root: schema }) : new JsonField({ name: "input", schema: { type: "object" }, initial: {}, isRequired: true });
+    this.field = hasKeys
+      ? fieldFor(schema, { root: schema })
+      : new JsonField({ name: "input", schema: { type: "object" }, initial: {}, isRequired: true });
   }
 
   view() {
     return h(
-      "form",
-      { class: "start-form", onsubmit: (event) => this.start(event) },
+      "form.start-form",
+      { onsubmit: (event) => this.start(event) },
       this.field.view(),
       h(
         "details",
-        {},
-        h("summary", {}, "id, tags and queue"),
+        h("summary", "id, tags and queue"),
         textField("id of the run", this, "id", { placeholder: "the same id and input twice are one run" }),
         textField("tags", this, "tags", { placeholder: "separated by commas" }),
         textField("queue", this, "queue", { placeholder: "default" }),
       ),
-      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
-      h("button", { class: "primary", disabled: this.isWorking }, this.isWorking ? "starting …" : "Start a run"),
+      this.problem && h("p.field-problem", { role: "alert" }, this.problem),
+      h("button.primary", { disabled: this.isWorking }, this.isWorking ? "starting …" : "Start a run"),
       codePanel(startCode(this.graph.name, this.input_ ?? {}, this.id)),
     );
   }
@@ -161,8 +163,16 @@ export class StartForm {
       this.input_ = input === EMPTY ? {} : input;
       this.isWorking = true;
       refresh();
-      const tags = this.tags.split(",").map((each) => each.trim()).filter(Boolean);
-      const body = { input: this.input_, tags, ...(this.id && { run_id: this.id }), ...(this.queue && { queue: this.queue }) };
+      const tags = this.tags
+        .split(",")
+        .map((each) => each.trim())
+        .filter(Boolean);
+      const body = {
+        input: this.input_,
+        tags,
+        ...(this.id && { run_id: this.id }),
+        ...(this.queue && { queue: this.queue }),
+      };
       const run = await post(`/graphs/${encodeURIComponent(this.graph.name)}/runs`, body);
       say(`started ${run.run_id}`);
       go(pageUrl("runs", run.run_id));

@@ -2,8 +2,8 @@
 
 import { get, logIn, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { exactTime } from "../core/format.js";
 import { QuestionForm } from "../parts/forms.js";
+import { exactTime } from "../parts/labels.js";
 
 export class LoginPage {
   title = "Token";
@@ -32,16 +32,22 @@ export class LoginPage {
 
   view() {
     return h(
-      "main",
-      { class: "answer-page" },
+      "main.answer-page",
       h(
-        "form",
-        { class: "panel", onsubmit: (event) => this.submit(event) },
-        h("h1", {}, "A token is needed"),
-        h("p", {}, "Open the URL that ", h("code", {}, "limpet serve"), " has printed, or give its token:"),
-        h("input", { type: "password", "aria-label": "token", autocomplete: "off", autofocus: true, value: this.token, oninput: (event) => (this.token = event.target.value) }),
-        this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
-        h("div", { class: "dialog-actions" }, h("button", { class: "primary" }, "Open")),
+        "form.panel",
+        { onsubmit: (event) => this.submit(event) },
+        h("h1", "A token is needed"),
+        h("p", "Open the URL that ", h("code", "limpet serve"), " has printed, or give its token:"),
+        h("input", {
+          type: "password",
+          "aria-label": "token",
+          autocomplete: "off",
+          autofocus: true,
+          value: this.token,
+          oninput: (event) => (this.token = event.target.value),
+        }),
+        this.problem && h("p.field-problem", { role: "alert" }, this.problem),
+        h("div.dialog-actions", h("button.primary", "Open")),
       ),
     );
   }
@@ -76,19 +82,19 @@ export class AnswerPage {
   }
 
   view() {
-    return h("main", { class: "answer-page" }, h("div", { class: "panel" }, this.content()));
+    return h("main.answer-page", h("div.panel", this.content()));
   }
 
   content() {
-    if (this.problem) return [h("h1", {}, "This link can't be used"), h("p", {}, this.problem)];
-    if (!this.found) return h("p", { class: "faint" }, "loading …");
-    if (this.isAnswered) return [h("h1", {}, "Thank you"), h("p", {}, "Your answer is saved. You can close this page.")];
-    if (!this.form) return [h("h1", {}, "Answered already"), h("p", {}, "This question is no longer open.")];
+    if (this.problem) return [h("h1", "This link can't be used"), h("p", this.problem)];
+    if (!this.found) return h("p.faint", "loading …");
+    if (this.isAnswered) return [h("h1", "Thank you"), h("p", "Your answer is saved. You can close this page.")];
+    if (!this.form) return [h("h1", "Answered already"), h("p", "This question is no longer open.")];
     return [
-      h("h1", {}, "A question"),
-      h("p", { class: "faint" }, `${this.found.graph} · ${this.found.run_id}`),
+      h("h1", "A question"),
+      h("p.faint", `${this.found.graph} · ${this.found.run_id}`),
       this.form.view(),
-      h("p", { class: "faint" }, `This link is valid until ${exactTime(this.found.expires)}.`),
+      h("p.faint", `This link is valid until ${exactTime(this.found.expires)}.`),
     ];
   }
 }

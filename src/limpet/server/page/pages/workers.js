@@ -2,52 +2,67 @@
 
 import { get, post, remove } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { confirm } from "../parts/actions.js";
-import { codeBlock } from "../parts/code.js";
+import { codeBlock, confirm } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
-import { statusMark, timeView } from "../parts/labels.js";
+import { count, statusMark, timeView } from "../parts/labels.js";
 
-const RELOAD = 10000;
+const RELOAD = 5000;
 const SHOWN_RUNS = 5;
 
-export class SchedulesPage {
-  title = "Schedules";
-
+/** A page that loads what it shows again and again, while it is visible. */
+class ReloadedPage {
   constructor({ about }) {
     this.about = about;
   }
 
   start() {
-    this.load();
-    this.timer = setInterval(() => !document.hidden && this.load(), RELOAD);
+    this.reload();
+    this.timer = setInterval(() => !document.hidden && this.reload(), RELOAD);
   }
 
   stop() {
     clearInterval(this.timer);
   }
 
-  async load() {
+  async reload() {
     try {
-      this.schedules = (await get("/schedules")).schedules;
+      await this.load();
     } catch (error) {
       complain(error);
     }
     refresh();
   }
 
-  view() {
-    return h("main", { class: "page" }, h("h1", {}, "Schedules"), this.schedules && (this.schedules.length ? this.table() : this.nothing()));
+  table(columns, things) {
+    return h(
+      "table.plain-table.wide",
+      h(
+        "thead",
+        h(
+          "tr",
+          columns.map((each, index) => h("th", { key: index }, each)),
+        ),
+      ),
+      h(
+        "tbody",
+        things.map((each) => this.row(each)),
+      ),
+    );
+  }
+}
+
+export class SchedulesPage extends ReloadedPage {
+  title = "Schedules";
+
+  async load() {
+    this.schedules = (await get("/schedules")).schedules;
   }
 
-  table() {
-    return h(
-      "table",
-      { class: "plain-table wide" },
-      h("thead", {}, h("tr", {}, ["", "name", "graph", "when", "next", "newest runs", ""].map((each, index) => h("th", { key: index }, each)))),
-      h("tbody", {}, this.schedules.map((each) => this.row(each))),
-    );
+  view() {
+    const columns = ["", "name", "graph", "when", "next", "newest runs", ""];
+    const content = () => (this.schedules.length ? this.table(columns, this.schedules) : this.nothing());
+    return h("main.page", h("h1", "Schedules"), this.schedules && content());
   }
 
   row(schedule) {
@@ -56,16 +71,21 @@ export class SchedulesPage {
       "tr",
       { key: schedule.name },
       h("td", { title: schedule.status }, statusMark(schedule.status)),
-      h("td", {}, h("b", {}, schedule.name)),
-      h("td", {}, h("a", { href: pageUrl("graphs", schedule.graph) }, schedule.graph)),
-      h("td", {}, schedule.when, h("span", { class: "faint" }, ` ${schedule.timezone ?? ""}`)),
-      h("td", {}, schedule.next_time ? timeView(schedule.next_time) : h("span", { class: "faint" }, schedule.status)),
+      h("td", h("b", schedule.name)),
+      h("td", h("a", { href: pageUrl("graphs", schedule.graph) }, schedule.graph)),
+      h("td", schedule.when, h("span.faint", ` ${schedule.timezone ?? ""}`)),
+      h("td", schedule.next_time ? timeView(schedule.next_time) : h("span.faint", schedule.status)),
       h(
-        "td",
-        { class: "recent" },
-        recent.map((each) => h("a", { key: each.run_id, href: pageUrl("runs", each.run_id), title: `${each.run_id}: ${each.status ?? ""}` }, statusMark(each.status ?? "queued"))),
+        "td.recent",
+        recent.map((each) =>
+          h(
+            "a",
+            { key: each.run_id, href: pageUrl("runs", each.run_id), title: `${each.run_id}: ${each.status ?? ""}` },
+            statusMark(each.status ?? "queued"),
+          ),
+        ),
       ),
-      h("td", { class: "row-actions" }, !this.about.read_only && this.actions(schedule)),
+      h("td.row-actions", !this.about.read_only && this.actions(schedule)),
     );
   }
 
@@ -73,10 +93,26 @@ export class SchedulesPage {
     const { name, status } = schedule;
     const path = `/schedules/${encodeURIComponent(name)}`;
     return [
-      h("button", { key: "now", class: "small", onclick: () => this.do(name, async () => this.triggered(await post(`${path}/trigger`))) }, "run now"),
+      h(
+        "button",
+        {
+          key: "now",
+          class: "small",
+          onclick: () => this.do(name, async () => this.triggered(await post(`${path}/trigger`))),
+        },
+        "run now",
+      ),
       status === "paused"
-        ? h("button", { key: "resume", class: "small", onclick: () => this.do(name, () => post(`${path}/resume`)) }, "resume")
-        : h("button", { key: "pause", class: "small", onclick: () => this.do(name, () => post(`${path}/pause`)) }, "pause"),
+        ? h(
+            "button",
+            { key: "resume", class: "small", onclick: () => this.do(name, () => post(`${path}/resume`)) },
+            "resume",
+          )
+        : h(
+            "button",
+            { key: "pause", class: "small", onclick: () => this.do(name, () => post(`${path}/pause`)) },
+            "pause",
+          ),
       h("button", { key: "delete", class: "small", onclick: () => this.confirmDelete(name, path) }, "delete"),
     ];
   }
@@ -92,6 +128,7 @@ export class SchedulesPage {
     } catch (error) {
       complain(error);
     }
+    refresh();
   }
 
   confirmDelete(name, path) {
@@ -105,79 +142,54 @@ export class SchedulesPage {
       about: `${name} starts nothing any more. Its runs stay.`,
       code: () => code,
       action: () => remove(path),
-      whenDone: () => this.load(),
+      whenDone: () => this.reload(),
     });
   }
 
   nothing() {
     return h(
-      "div",
-      { class: "empty" },
-      h("p", {}, "Nothing starts by itself yet. This starts a run every night:"),
-      codeBlock("Command line", 'limpet schedules add nightly MODULE:GRAPH --cron "30 2 * * *" --timezone Europe/Berlin'),
+      "div.empty",
+      h("p", "Nothing starts by itself yet. This starts a run every night:"),
+      codeBlock(
+        "Command line",
+        'limpet schedules add nightly MODULE:GRAPH --cron "30 2 * * *" --timezone Europe/Berlin',
+      ),
     );
   }
 }
 
-const WORKERS_RELOAD = 5000;
-
-export class WorkersPage {
+export class WorkersPage extends ReloadedPage {
   title = "Workers";
 
-  start() {
-    this.load();
-    this.timer = setInterval(() => !document.hidden && this.load(), WORKERS_RELOAD);
-  }
-
-  stop() {
-    clearInterval(this.timer);
-  }
-
   async load() {
-    try {
-      ({ workers: this.workers, unserved: this.unserved } = await get("/workers"));
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+    ({ workers: this.workers, unserved: this.unserved } = await get("/workers"));
   }
 
   view() {
-    return h(
-      "main",
-      { class: "page" },
-      h("h1", {}, "Workers"),
-      this.unserved?.length > 0 && this.waiting(),
-      this.workers && (this.workers.length ? this.table() : this.nothing()),
-    );
+    const columns = ["", "process", "graphs", "queues", "runs", "since", "last seen"];
+    const content = () => (this.workers.length ? this.table(columns, this.workers) : this.nothing());
+    return h("main.page", h("h1", "Workers"), this.unserved?.length > 0 && this.waiting(), this.workers && content());
   }
 
   waiting() {
     return h(
-      "section",
-      { class: "hint" },
-      h("h2", {}, "Runs that no worker can continue"),
+      "section.hint",
+      h("h2", "Runs that no worker can continue"),
       h(
         "ul",
-        {},
         this.unserved.map((lane, index) =>
           h(
             "li",
             { key: index },
-            h("a", { href: pageUrl("runs", { q: `graph:"${lane.graph}" unserved:true` }) }, `${count(lane.runs, "run")} of ${lane.graph}`),
-            h("span", { class: "faint" }, ` in the queue ${lane.queue}: ${lane.reason}`),
+            h(
+              "a",
+              { href: pageUrl("runs", { q: `graph:"${lane.graph}" unserved:true` }) },
+              `${count(lane.runs, "run")} of ${lane.graph}`,
+            ),
+            h("span.faint", ` in the queue ${lane.queue}: ${lane.reason}`),
           ),
         ),
       ),
-    );
-  }
-
-  table() {
-    return h(
-      "table",
-      { class: "plain-table wide" },
-      h("thead", {}, h("tr", {}, ["", "process", "graphs", "queues", "runs", "since", "last seen"].map((each, index) => h("th", { key: index }, each)))),
-      h("tbody", {}, this.workers.map((each, index) => this.row(each, index))),
     );
   }
 
@@ -187,20 +199,19 @@ export class WorkersPage {
       "tr",
       { key: `${worker.process} ${index}` },
       h("td", { title: worker.is_live ? "alive" : "gone" }, statusMark(worker.is_live ? "alive" : "abandoned")),
-      h("td", {}, worker.process),
-      h("td", {}, Object.keys(worker.graphs).join(", ")),
-      h("td", {}, queues),
-      h("td", {}, `${count(worker.runs)} of ${count(worker.concurrency)}`),
-      h("td", {}, timeView(worker.since)),
-      h("td", {}, timeView(worker.seen)),
+      h("td", worker.process),
+      h("td", Object.keys(worker.graphs).join(", ")),
+      h("td", queues),
+      h("td", `${count(worker.runs)} of ${count(worker.concurrency)}`),
+      h("td", timeView(worker.since)),
+      h("td", timeView(worker.seen)),
     );
   }
 
   nothing() {
     return h(
-      "div",
-      { class: "empty" },
-      h("p", {}, "No worker is running. A worker executes queued runs, and continues those whose process has crashed:"),
+      "div.empty",
+      h("p", "No worker is running. A worker executes queued runs, and continues those whose process has crashed:"),
       codeBlock("Command line", "limpet worker MODULE:GRAPH"),
     );
   }

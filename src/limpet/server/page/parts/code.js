@@ -1,15 +1,14 @@
-/** How things are done without this page: command lines and Python, to copy. */
+/** How things are done: forms that do them here, and the command line and the Python for the same, to copy. */
 
 import { textOf } from "../core/api.js";
-import { h } from "../core/dom.js";
-import { say } from "./dialog.js";
+import { h, refresh } from "../core/dom.js";
+import { closeDialog, openDialog, say } from "./dialog.js";
 
 /** Both, closed until they are asked for. */
 export function codePanel(code) {
   return h(
-    "details",
-    { class: "code-panel" },
-    h("summary", {}, "The same as a command line and in Python"),
+    "details.code-panel",
+    h("summary", "The same as a command line and in Python"),
     codeBlock("Command line", code.cli),
     codeBlock("Python", code.python),
   );
@@ -18,10 +17,13 @@ export function codePanel(code) {
 /** A text of code with its title and a button that copies it. */
 export function codeBlock(title, text) {
   return h(
-    "figure",
-    { class: "code" },
-    h("figcaption", {}, title, copyButton("copy", () => text, "copied")),
-    h("pre", {}, h("code", {}, text)),
+    "figure.code",
+    h(
+      "figcaption",
+      title,
+      copyButton("copy", () => text, "copied"),
+    ),
+    h("pre", h("code", text)),
   );
 }
 
@@ -46,7 +48,7 @@ function copyBySelection(text) {
 
 /** A button that copies; `text` is called when it is clicked. */
 export function copyButton(label, text, what) {
-  return h("button", { class: "small", onclick: async () => copy(await text(), what) }, label);
+  return h("button.small", { onclick: async () => copy(await text(), what) }, label);
 }
 
 /** A word as a shell takes it. */
@@ -76,7 +78,9 @@ function python(line) {
 }
 
 function sets(update) {
-  return Object.entries(update).map(([key, value]) => ` --set ${word(`${key}=${textOf(value)}`)}`).join("");
+  return Object.entries(update)
+    .map(([key, value]) => ` --set ${word(`${key}=${textOf(value)}`)}`)
+    .join("");
 }
 
 /** To hand a run back to the workers. */
@@ -140,7 +144,9 @@ export function stateCode(id, step) {
 
 /** To start a run. */
 export function startCode(graph, input, id) {
-  const inputs = Object.entries(input).map(([key, value]) => ` -i ${word(`${key}=${textOf(value)}`)}`).join("");
+  const inputs = Object.entries(input)
+    .map(([key, value]) => ` -i ${word(`${key}=${textOf(value)}`)}`)
+    .join("");
   return {
     cli: `limpet run MODULE:GRAPH${inputs}${id ? ` --id ${word(id)}` : ""} --detach`,
     python: `graph.start(${pythonValue(input)}${id ? `, run_id=${pythonText(id)}` : ""})  # graph is ${pythonText(graph)}`,
@@ -159,7 +165,11 @@ export function bulkCode(verb, filters, ids) {
     };
   }
   const options = Object.entries(filters).flatMap(([name, value]) =>
-    [value].flat().map((each) => (each === true ? ` --${name}` : ` --${OPTIONS[name] ?? name.replaceAll("_", "-")} ${word(String(each))}`)),
+    [value]
+      .flat()
+      .map((each) =>
+        each === true ? ` --${name}` : ` --${OPTIONS[name] ?? name.replaceAll("_", "-")} ${word(String(each))}`,
+      ),
   );
   const named = Object.entries(filters).map(([name, value]) => `${name}=${pythonValue(value)}`);
   const all = named.length ? named.join(", ") : "all_runs=True";
@@ -167,4 +177,66 @@ export function bulkCode(verb, filters, ids) {
     cli: `limpet runs ${verb}${options.join("") || " --all"}`,
     python: python(`runs.${verb}(${all})`),
   };
+}
+
+/**
+ * A form that does something: what it is `about`, what it asks, the code that does the same, and the button that
+ * starts it. `work` has `isWorking` and `problem`, and is changed by it.
+ */
+export function actionForm({ work, title, about, ask = null, code = null, tone = "primary", isReady = true, action }) {
+  const start = async (event) => {
+    event.preventDefault();
+    Object.assign(work, { isWorking: true, problem: "" });
+    refresh();
+    try {
+      await action();
+    } catch (error) {
+      work.problem = error.message;
+    }
+    work.isWorking = false;
+    refresh();
+  };
+  return h(
+    "form",
+    { onsubmit: start },
+    h("p", about),
+    ask,
+    work.problem && h("p.field-problem", { role: "alert" }, work.problem),
+    code && codePanel(code),
+    h(
+      "div.dialog-actions",
+      h("button", { type: "button", onclick: closeDialog }, "Close"),
+      h(
+        "button",
+        { class: tone, disabled: work.isWorking || !isReady, autofocus: !ask },
+        work.isWorking ? "working …" : title,
+      ),
+    ),
+  );
+}
+
+/** Ask whether to do something, and do it. `ask` and `code` may be functions, which are called for each view. */
+export function confirm({ title, about, code, ask, tone, action, whenDone = () => {}, stays = false }) {
+  const work = {};
+  const start = async () => {
+    const result = await action();
+    if (!stays) closeDialog();
+    whenDone(result);
+  };
+  const view = () => actionForm({ work, title, about, tone, ask: ask?.(), code: code?.(), action: start });
+  openDialog({ title, view });
+}
+
+/** An input with its label, for a value of `target`. */
+export function textField(label, target, name, properties = {}) {
+  const set = (event) => {
+    target[name] = event.target.value;
+    refresh();
+  };
+  return h(
+    "label.field",
+    label,
+    " ",
+    h("input", { value: target[name], autocomplete: "off", oninput: set, ...properties }),
+  );
 }

@@ -1,7 +1,7 @@
 /** What is over the page: a dialog, one at a time, and short messages about what was done or went wrong. */
 
 import { h, refresh } from "../core/dom.js";
-import { useKeys } from "../core/keyboard.js";
+import { useKeys } from "../core/reader.js";
 
 let opened = null;
 
@@ -25,11 +25,6 @@ export function closeDialog() {
   requestAnimationFrame(() => closed.before?.isConnected && closed.before.focus());
 }
 
-/** Whether a dialog is open. */
-export function hasDialog() {
-  return opened !== null;
-}
-
 /** The dialog, if one is open. */
 export function dialogView() {
   if (!opened) return null;
@@ -48,19 +43,16 @@ export function dialogView() {
         onshow: focusFirst,
         onkeydown: keepFocus,
       },
-      h(
-        "header",
-        {},
-        h("h2", {}, title),
-        h("button", { class: "plain", "aria-label": "close", onclick: closeDialog }, "×"),
-      ),
-      h("div", { class: "dialog-body" }, view()),
+      h("header", h("h2", title), h("button.plain", { "aria-label": "close", onclick: closeDialog }, "×")),
+      h("div.dialog-body", view()),
     ),
   );
 }
 
 function focusable(element) {
-  return [...element.querySelectorAll("input, select, textarea, button, a[href], summary")].filter((each) => !each.disabled);
+  return [...element.querySelectorAll("input, select, textarea, button, a[href], summary")].filter(
+    (each) => !each.disabled,
+  );
 }
 
 function focusFirst(element) {
@@ -114,15 +106,15 @@ function close(notice) {
 /** The messages. */
 export function noticesView() {
   return h(
-    "div",
-    { class: "notices", role: "status", "aria-live": "polite" },
+    "div.notices",
+    { role: "status", "aria-live": "polite" },
     notices.map((each) =>
       h(
         "div",
         { key: each.key, class: `notice notice-${each.tone}` },
-        h("span", {}, each.text),
+        h("span", each.text),
         each.link && h("a", { href: each.link.href }, each.link.text),
-        h("button", { class: "plain", "aria-label": "close this message", onclick: () => close(each) }, "×"),
+        h("button.plain", { "aria-label": "close this message", onclick: () => close(each) }, "×"),
       ),
     ),
   );

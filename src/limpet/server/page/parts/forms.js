@@ -2,10 +2,10 @@
 
 import { parseExact, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { setName, settings } from "../core/settings.js";
+import { setName, settings } from "../core/reader.js";
 import { complain } from "./dialog.js";
 import { timeView } from "./labels.js";
-import { shortForm } from "./state_tree.js";
+import { shortForm } from "./values.js";
 
 const FEW_BUTTONS = 6;
 const SHORT = 24;
@@ -28,23 +28,29 @@ export class QuestionForm {
   view() {
     const { question } = this;
     return h(
-      "form",
-      { class: "question", onsubmit: (event) => this.submit(event) },
-      h("p", { class: "prompt" }, question.prompt),
-      question.deadline && h("p", { class: "faint" }, "to be answered ", timeView(question.deadline)),
+      "form.question",
+      { onsubmit: (event) => this.submit(event) },
+      h("p.prompt", question.prompt),
+      question.deadline && h("p.faint", "to be answered ", timeView(question.deadline)),
       this.field?.view(),
-      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
-      h("div", { class: "question-actions" }, this.actions()),
+      this.problem && h("p.field-problem", { role: "alert" }, this.problem),
+      h("div.question-actions", this.actions()),
       this.asksName && this.nameInput(),
     );
   }
 
   actions() {
-    if (!this.buttons) return h("button", { class: "primary", disabled: this.isSending }, "Answer");
+    if (!this.buttons) return h("button.primary", { disabled: this.isSending }, "Answer");
     return this.buttons.map((each, index) =>
       h(
         "button",
-        { key: index, type: "button", class: index === 0 ? "primary" : "", disabled: this.isSending, onclick: () => this.send(each) },
+        {
+          key: index,
+          type: "button",
+          class: index === 0 ? "primary" : "",
+          disabled: this.isSending,
+          onclick: () => this.send(each),
+        },
         buttonText(each),
       ),
     );
@@ -52,10 +58,14 @@ export class QuestionForm {
 
   nameInput() {
     return h(
-      "label",
-      { class: "by" },
+      "label.by",
       "as ",
-      h("input", { value: settings.name, placeholder: "your name", autocomplete: "name", oninput: (event) => setName(event.target.value.trim()) }),
+      h("input", {
+        value: settings.name,
+        placeholder: "your name",
+        autocomplete: "name",
+        oninput: (event) => setName(event.target.value.trim()),
+      }),
     );
   }
 
@@ -105,7 +115,10 @@ let lastId = 0;
 export const EMPTY = Symbol("empty");
 
 /** A field for a schema. It has `view()`, and `read()`, which gives the value or throws an `Error` for people. */
-export function fieldFor(schema, { name = "", initial, isRequired = true, root = schema, depth = 0, secret = false } = {}) {
+export function fieldFor(
+  schema,
+  { name = "", initial, isRequired = true, root = schema, depth = 0, secret = false } = {},
+) {
   const known = resolved(schema ?? {}, root);
   const options = { name, isRequired, schema: known, secret, initial: initial ?? known.default };
   const choices = known.enum ?? (known.const === undefined ? null : [known.const]);
@@ -123,7 +136,9 @@ export function fieldFor(schema, { name = "", initial, isRequired = true, root =
       return items.enum ? new SeveralField({ ...options, choices: items.enum }) : new JsonField(options);
     }
     case "object":
-      return known.properties && depth < MAX_DEPTH ? new ObjectField({ ...options, root, depth }) : new JsonField(options);
+      return known.properties && depth < MAX_DEPTH
+        ? new ObjectField({ ...options, root, depth })
+        : new JsonField(options);
     default:
       return new JsonField(options);
   }
@@ -139,8 +154,10 @@ function resolved(schema, root) {
   const options = found.anyOf ?? found.oneOf;
   if (options) {
     const some = options.filter((each) => each.type !== "null");
-    if (some.length === 1) return { ...found, anyOf: undefined, oneOf: undefined, ...resolved(some[0], root), isOptional: true };
-    if (some.length && some.every((each) => each.const !== undefined)) return { ...found, enum: some.map((each) => each.const) };
+    if (some.length === 1)
+      return { ...found, anyOf: undefined, oneOf: undefined, ...resolved(some[0], root), isOptional: true };
+    if (some.length && some.every((each) => each.const !== undefined))
+      return { ...found, enum: some.map((each) => each.const) };
   }
   if (found.allOf?.length === 1) return { ...found, allOf: undefined, ...resolved(found.allOf[0], root) };
   return found;
@@ -165,7 +182,9 @@ class Field {
   }
 
   get label() {
-    return this.schema.title && this.schema.title.toLowerCase() !== this.name.toLowerCase() ? `${this.schema.title}` : this.name;
+    return this.schema.title && this.schema.title.toLowerCase() !== this.name.toLowerCase()
+      ? `${this.schema.title}`
+      : this.name;
   }
 
   /** The label, the control, and what is wrong. */
@@ -174,10 +193,10 @@ class Field {
     return h(
       "div",
       { key: this.id, class: "field" },
-      this.label && h("label", { for: this.id }, this.label, !this.isRequired && h("span", { class: "faint" }, " optional")),
+      this.label && h("label", { for: this.id }, this.label, !this.isRequired && h("span.faint", " optional")),
       this.control(),
-      about && h("p", { class: "faint" }, about),
-      this.problem && h("p", { class: "field-problem", role: "alert" }, this.problem),
+      about && h("p.faint", about),
+      this.problem && h("p.field-problem", { role: "alert" }, this.problem),
     );
   }
 
@@ -272,13 +291,18 @@ class ChoiceField extends Field {
   control() {
     if (this.choices.length > FEW) return this.list();
     return h(
-      "div",
-      { class: "choices", role: "radiogroup", id: this.id, "aria-label": this.label },
+      "div.choices",
+      { role: "radiogroup", id: this.id, "aria-label": this.label },
       this.choices.map((each, index) =>
         h(
           "label",
           { key: index, class: index === this.chosen ? "choice chosen" : "choice" },
-          h("input", { type: "radio", name: this.id, checked: index === this.chosen, onchange: () => this.choose(index) }),
+          h("input", {
+            type: "radio",
+            name: this.id,
+            checked: index === this.chosen,
+            onchange: () => this.choose(index),
+          }),
           this.labels[index],
         ),
       ),
@@ -314,8 +338,8 @@ class SeveralField extends Field {
 
   control() {
     return h(
-      "div",
-      { class: "choices", role: "group", id: this.id, "aria-label": this.label },
+      "div.choices",
+      { role: "group", id: this.id, "aria-label": this.label },
       this.choices.map((each, index) =>
         h(
           "label",
@@ -392,7 +416,11 @@ class ObjectField extends Field {
   }
 
   control() {
-    return h("div", { class: "fields", id: this.id }, this.fields.map((each) => each.view()));
+    return h(
+      "div.fields",
+      { id: this.id },
+      this.fields.map((each) => each.view()),
+    );
   }
 
   value() {

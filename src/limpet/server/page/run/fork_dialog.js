@@ -2,11 +2,10 @@
 
 import { get, parseExact, post, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { size } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
-import { actionForm, textField } from "../parts/actions.js";
-import { forkCode } from "../parts/code.js";
+import { actionForm, forkCode, textField } from "../parts/code.js";
 import { closeDialog, openDialog, say } from "../parts/dialog.js";
+import { size } from "../parts/labels.js";
 
 /** Open the dialog. `knowsGraph` says whether the server has the code of the graph, which edits and new runs need. */
 export function openForkDialog(run, step, knowsGraph) {
@@ -63,23 +62,29 @@ class ForkWork {
     if (!this.knowsGraph) {
       return h(
         "p",
-        {},
         "The server doesn't have the code of this graph, which a fork needs. Start it with ",
-        h("code", {}, `limpet serve --graph MODULE:GRAPH`),
+        h("code", `limpet serve --graph MODULE:GRAPH`),
         ".",
       );
     }
     return actionForm({
       work: this,
       title: "Fork",
-      about: ["The new run begins with the state that this one had after step ", this.stepInput(), ". Finished steps don't run again."],
+      about: [
+        "The new run begins with the state that this one had after step ",
+        this.stepInput(),
+        ". Finished steps don't run again.",
+      ],
       ask: [
-        this.texts === null ? h("p", { class: "faint" }, "loading the state …") : this.editors(),
+        this.texts === null ? h("p.faint", "loading the state …") : this.editors(),
         textField("id of the new run", this, "newId", { placeholder: "a new one" }),
         h(
-          "label",
-          { class: "check" },
-          h("input", { type: "checkbox", checked: this.begin, onchange: (event) => (this.begin = event.target.checked) }),
+          "label.check",
+          h("input", {
+            type: "checkbox",
+            checked: this.begin,
+            onchange: (event) => (this.begin = event.target.checked),
+          }),
           " hand it to the workers at once",
         ),
       ],
@@ -106,14 +111,15 @@ class ForkWork {
 
   editors() {
     return h(
-      "div",
-      { class: "fields" },
-      Object.keys(this.texts).sort().map((key) => this.editor(key)),
+      "div.fields",
+      Object.keys(this.texts)
+        .sort()
+        .map((key) => this.editor(key)),
       Object.entries(this.large).map(([key, bytes]) =>
         h(
           "div",
           { key, class: "field" },
-          h("span", { class: "tree-key" }, key),
+          h("span.tree-key", key),
           h("button", { type: "button", class: "small", onclick: () => this.loadLarge(key) }, `${size(bytes)}, show`),
         ),
       ),
@@ -127,9 +133,8 @@ class ForkWork {
     return h(
       "label",
       { key, class: isChanged ? "field edited" : "field" },
-      h("span", { class: "tree-key" }, key, isChanged && h("span", { class: "faint" }, " edited")),
-      h("textarea", {
-        class: "code-input",
+      h("span.tree-key", key, isChanged && h("span.faint", " edited")),
+      h("textarea.code-input", {
         rows: Math.min(text.split("\n").length, 10),
         spellcheck: "false",
         value: text,
@@ -143,7 +148,11 @@ class ForkWork {
   }
 
   adding() {
-    return h("div", { class: "add-key" }, textField("another key", this.added, "key"), textField("its value as JSON", this.added, "text"));
+    return h(
+      "div.add-key",
+      textField("another key", this.added, "key"),
+      textField("its value as JSON", this.added, "text"),
+    );
   }
 
   code() {
@@ -159,7 +168,10 @@ class ForkWork {
     const body = { step: this.step, update: this.update(), begin: this.begin, ...(id && { new_run_id: id }) };
     const made = await post(runPath(this.run.run_id, "/fork"), body);
     closeDialog();
-    say(`forked as ${made.run_id}`, { href: pageUrl("compare", { a: this.run.run_id, b: made.run_id }), text: "compare" });
+    say(`forked as ${made.run_id}`, {
+      href: pageUrl("compare", { a: this.run.run_id, b: made.run_id }),
+      text: "compare",
+    });
     go(pageUrl("runs", made.run_id));
   }
 }

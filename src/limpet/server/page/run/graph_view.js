@@ -2,7 +2,7 @@
 
 import { getText } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count } from "../core/format.js";
+import { count } from "../parts/labels.js";
 
 /** Nodes above which no picture is drawn. */
 const MOST_NODES = 1000;
@@ -36,19 +36,21 @@ export class GraphView {
   }
 
   view(rows = [], selected = null) {
-    if (this.problem) return h("p", { class: "field-problem" }, this.problem);
+    if (this.problem) return h("p.field-problem", this.problem);
     if (this.facts === null) return this.unknown();
     if (this.facts?.nodes.length > MOST_NODES) return this.counts(rows);
-    if (!this.picture) return h("p", { class: "faint" }, "drawing …");
-    return h("div", { class: "picture", onshow: (element) => this.attach(element, selected), onclick: (event) => this.click(event, rows) });
+    if (!this.picture) return h("p.faint", "drawing …");
+    return h("div.picture", {
+      onshow: (element) => this.attach(element, selected),
+      onclick: (event) => this.click(event, rows),
+    });
   }
 
   unknown() {
     return h(
-      "div",
-      { class: "empty" },
-      h("p", {}, "The server doesn't have the code of this graph, so it can't draw it."),
-      h("p", {}, h("code", {}, "limpet serve --graph MODULE:GRAPH")),
+      "div.empty",
+      h("p", "The server doesn't have the code of this graph, so it can't draw it."),
+      h("p", h("code", "limpet serve --graph MODULE:GRAPH")),
     );
   }
 
@@ -76,9 +78,11 @@ export class GraphView {
     const nodes = this.facts.nodes.map((node) => [node, visits.get(node) ?? 0]).sort((a, b) => b[1] - a[1]);
     return h(
       "div",
-      {},
-      h("p", { class: "faint" }, `${count(nodes.length)} nodes are too many for a picture; this is how often each has run.`),
-      h("ul", { class: "node-counts" }, nodes.slice(0, MOST_NODES).map(([node, times]) => h("li", { key: node }, h("b", {}, count(times)), ` ${node}`))),
+      h("p.faint", `${count(nodes.length)} nodes are too many for a picture; this is how often each has run.`),
+      h(
+        "ul.node-counts",
+        nodes.slice(0, MOST_NODES).map(([node, times]) => h("li", { key: node }, h("b", count(times)), ` ${node}`)),
+      ),
     );
   }
 }
@@ -97,7 +101,22 @@ function sameNode(shape, path) {
 const SVG = "http://www.w3.org/2000/svg";
 const SHAPES = new Set(["svg", "g", "path", "rect", "circle", "text", "tspan", "title", "desc"]);
 const ATTRIBUTES = new Set([
-  "class", "d", "x", "y", "width", "height", "rx", "r", "cx", "cy", "dx", "viewBox", "transform", "data-node", "role", "aria-label",
+  "class",
+  "d",
+  "x",
+  "y",
+  "width",
+  "height",
+  "rx",
+  "r",
+  "cx",
+  "cy",
+  "dx",
+  "viewBox",
+  "transform",
+  "data-node",
+  "role",
+  "aria-label",
 ]);
 
 /** The elements of a picture. Throws an `Error` for what isn't one. */

@@ -2,12 +2,10 @@
 
 import { get, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count, exactTime, size, span } from "../core/format.js";
 import { codePanel, copyButton, stateCode } from "../parts/code.js";
 import { complain } from "../parts/dialog.js";
-import { diffView } from "../parts/diff_view.js";
-import { statusLabel } from "../parts/labels.js";
-import { stateTree, TreeState, valueTree } from "../parts/state_tree.js";
+import { count, exactTime, size, span, statusLabel } from "../parts/labels.js";
+import { diffView, stateTree, TreeState, valueTree } from "../parts/values.js";
 import { piecesOf } from "./timeline_model.js";
 
 const OUTPUT_SHOWN = 100;
@@ -90,18 +88,23 @@ export class Inspector {
   view(run, forms, isReadOnly) {
     const { row } = this;
     return h(
-      "aside",
-      { class: "inspector", "aria-label": "the selected step" },
-      forms.length > 0 && h("section", { class: "panel panel-question", "aria-label": "questions" }, forms.map((form) => form.view())),
+      "aside.inspector",
+      { "aria-label": "the selected step" },
+      forms.length > 0 &&
+        h(
+          "section.panel.panel-question",
+          { "aria-label": "questions" },
+          forms.map((form) => form.view()),
+        ),
       this.failure(run),
       row && [
         h(
           "header",
           { key: "head", class: "inspector-head" },
-          h("h2", {}, row.label || "step"),
+          h("h2", row.label || "step"),
           statusLabel(row.status),
-          this.hasStep() && h("span", { class: "faint" }, `step ${row.step}`),
-          row.branch && h("span", { class: "faint" }, `in ${row.branch}`),
+          this.hasStep() && h("span.faint", `step ${row.step}`),
+          row.branch && h("span.faint", `in ${row.branch}`),
         ),
         this.attempts(),
         this.notes(),
@@ -122,12 +125,19 @@ export class Inspector {
     const text = !error && isRunError ? run.reason : null;
     if (!error && !text) return null;
     return h(
-      "section",
-      { class: "panel panel-error", "aria-label": "error" },
-      error ? h("p", { class: "error-text" }, h("b", {}, `${error.type}: `), error.message) : h("p", { class: "error-text" }, text),
-      error?.node && h("p", { class: "faint" }, `in ${error.node}`),
-      error?.traceback && h("details", { class: "traceback", open: error.traceback.length < 1200 }, h("summary", {}, "traceback"), h("pre", {}, error.traceback)),
-      error && copyButton("copy", () => `${error.type}: ${error.message}\n${error.traceback ?? ""}`, "copied the error"),
+      "section.panel.panel-error",
+      { "aria-label": "error" },
+      error ? h("p.error-text", h("b", `${error.type}: `), error.message) : h("p.error-text", text),
+      error?.node && h("p.faint", `in ${error.node}`),
+      error?.traceback &&
+        h(
+          "details.traceback",
+          { open: error.traceback.length < 1200 },
+          h("summary", "traceback"),
+          h("pre", error.traceback),
+        ),
+      error &&
+        copyButton("copy", () => `${error.type}: ${error.message}\n${error.traceback ?? ""}`, "copied the error"),
     );
   }
 
@@ -139,12 +149,17 @@ export class Inspector {
       refresh();
     };
     return h(
-      "div",
-      { class: "attempts", role: "group", "aria-label": "attempts" },
+      "div.attempts",
+      { role: "group", "aria-label": "attempts" },
       attempts.map(([from, to, error], index) =>
         h(
           "button",
-          { key: index, class: this.attempt === index ? "small chosen" : "small", title: error, onclick: () => choose(index) },
+          {
+            key: index,
+            class: this.attempt === index ? "small chosen" : "small",
+            title: error,
+            onclick: () => choose(index),
+          },
           `${index + 1} · ${span(to - from)}`,
         ),
       ),
@@ -165,7 +180,12 @@ export class Inspector {
           { key: "answers", class: "answers" },
           answers.map(([id, value]) => [
             h("dt", { key: `${id}-q` }, asked.find((each) => each.id === id)?.prompt ?? id),
-            h("dd", { key: `${id}-a` }, valueTree(value, this.tree, `answer-${id}`), by[id] && h("span", { class: "faint" }, ` by ${by[id]}`)),
+            h(
+              "dd",
+              { key: `${id}-a` },
+              valueTree(value, this.tree, `answer-${id}`),
+              by[id] && h("span.faint", ` by ${by[id]}`),
+            ),
           ]),
         ),
     ];
@@ -177,21 +197,26 @@ export class Inspector {
     const chosen = modes.includes(this.mode) ? this.mode : modes[0];
     const labels = { changed: "changed", update: "update", state: "state" };
     return h(
-      "section",
-      { class: "panel" },
+      "section.panel",
       h(
-        "div",
-        { class: "segments", role: "tablist" },
+        "div.segments",
+        { role: "tablist" },
         modes.map((mode) =>
           h(
             "button",
-            { key: mode, role: "tab", "aria-selected": String(mode === chosen), class: mode === chosen ? "chosen" : "", onclick: () => this.setMode(mode) },
+            {
+              key: mode,
+              role: "tab",
+              "aria-selected": String(mode === chosen),
+              class: mode === chosen ? "chosen" : "",
+              onclick: () => this.setMode(mode),
+            },
             labels[mode],
           ),
         ),
         this.copyJson(chosen),
       ),
-      this.problem && h("p", { class: "field-problem" }, this.problem),
+      this.problem && h("p.field-problem", this.problem),
       this.shown(chosen),
     );
   }
@@ -208,55 +233,66 @@ export class Inspector {
   }
 
   shown(mode) {
-    if (!this.detail && !this.problem) return h("p", { class: "faint" }, "loading …");
-    if (mode === "changed") return this.changes ? diffView({ changes: this.changes, load: (key) => this.loadChange(key), tree: this.tree }) : this.unfinished();
+    if (!this.detail && !this.problem) return h("p.faint", "loading …");
+    if (mode === "changed")
+      return this.changes
+        ? diffView({ changes: this.changes, load: (key) => this.loadChange(key), tree: this.tree })
+        : this.unfinished();
     if (mode === "state") return this.stateContent();
     if (!this.detail?.update) return this.unfinished();
-    return stateTree({ values: this.detail.update, large: this.detail.large ?? {}, load: (key) => this.loadUpdate(key), tree: this.tree });
+    return stateTree({
+      values: this.detail.update,
+      large: this.detail.large ?? {},
+      load: (key) => this.loadUpdate(key),
+      tree: this.tree,
+    });
   }
 
   unfinished() {
     if (this.problem) return null;
-    const words = this.row.end === undefined || this.row.status === "failed" ? "It has saved nothing yet." : "It changed nothing.";
-    return h("p", { class: "faint" }, words);
+    const words =
+      this.row.end === undefined || this.row.status === "failed" ? "It has saved nothing yet." : "It changed nothing.";
+    return h("p.faint", words);
   }
 
   stateContent() {
     if (!this.hasStep()) return this.unfinished();
-    if (!this.state) return h("p", { class: "faint" }, "loading …");
-    return stateTree({ values: this.state.values, large: this.state.large, load: (key) => this.loadValue(key), tree: this.tree });
+    if (!this.state) return h("p.faint", "loading …");
+    return stateTree({
+      values: this.state.values,
+      large: this.state.large,
+      load: (key) => this.loadValue(key),
+      tree: this.tree,
+    });
   }
 
-  async loadChange(key) {
+  /** Load a large value, and put it with those that are shown: `change` gets what the server answered. */
+  async loadLarge(rest, query, change) {
     try {
-      const found = await get(runPath(this.id, "/diff"), { a: this.row.step - 1, b: this.row.step, key });
-      this.changes = { ...this.changes, ...found.changes };
+      change(await get(runPath(this.id, rest), query));
     } catch (error) {
       complain(error);
     }
     refresh();
   }
 
-  async loadValue(key) {
-    try {
-      const found = await get(runPath(this.id, "/state"), { step: this.row.step, key });
-      const { [key]: gone, ...large } = this.state.large;
-      this.state = { values: { ...this.state.values, ...found.values }, large };
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+  loadChange(key) {
+    const { step } = this.row;
+    return this.loadLarge("/diff", { a: step - 1, b: step, key }, ({ changes }) =>
+      Object.assign(this.changes, changes),
+    );
   }
 
-  async loadUpdate(key) {
-    try {
-      const found = await get(runPath(this.id, `/timeline/${this.row.id}`), { key });
-      const { [key]: gone, ...large } = this.detail.large;
-      this.detail = { ...this.detail, update: { ...this.detail.update, ...found.update }, large };
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+  loadValue(key) {
+    return this.loadLarge("/state", { step: this.row.step, key }, ({ values }) =>
+      putLarge(this.state, "values", key, values),
+    );
+  }
+
+  loadUpdate(key) {
+    return this.loadLarge(`/timeline/${this.row.id}`, { key }, ({ update }) =>
+      putLarge(this.detail, "update", key, update),
+    );
   }
 
   output() {
@@ -265,20 +301,43 @@ export class Inspector {
     const shown = output.slice(-OUTPUT_SHOWN);
     const isText = shown.every((each) => typeof each.data === "string");
     return h(
-      "section",
-      { class: "panel", "aria-label": "emitted" },
-      h("h3", {}, `emitted · ${count(this.row.output ?? output.length, "item")}`, copyButton("copy JSON", () => textOf(output.map((each) => each.data), 2), "copied as JSON")),
-      this.detail.more_output && h("p", { class: "faint" }, "only the newest are shown"),
+      "section.panel",
+      { "aria-label": "emitted" },
+      h(
+        "h3",
+        `emitted · ${count(this.row.output ?? output.length, "item")}`,
+        copyButton(
+          "copy JSON",
+          () =>
+            textOf(
+              output.map((each) => each.data),
+              2,
+            ),
+          "copied as JSON",
+        ),
+      ),
+      this.detail.more_output && h("p.faint", "only the newest are shown"),
       isText
-        ? h("pre", { class: "emitted" }, shown.map((each) => each.data).join(""))
-        : h("ol", { class: "emitted-list" }, shown.map((each, index) => h("li", { key: index }, each.large ? `${size(each.large.data)}` : valueTree(each.data, this.tree, `out-${index}`)))),
+        ? h("pre.emitted", shown.map((each) => each.data).join(""))
+        : h(
+            "ol.emitted-list",
+            shown.map((each, index) =>
+              h(
+                "li",
+                { key: index },
+                each.large ? `${size(each.large.data)}` : valueTree(each.data, this.tree, `out-${index}`),
+              ),
+            ),
+          ),
     );
   }
 
   times() {
     const { row } = this;
     const end = row.end ?? Date.now() / 1000;
-    const waited = piecesOf(row, end).filter((piece) => piece.kind === "wait").reduce((sum, piece) => sum + piece.to - piece.from, 0);
+    const waited = piecesOf(row, end)
+      .filter((piece) => piece.kind === "wait")
+      .reduce((sum, piece) => sum + piece.to - piece.from, 0);
     const pairs = [
       ["began", exactTime(row.start)],
       row.end !== undefined && ["ended", exactTime(row.end)],
@@ -287,7 +346,12 @@ export class Inspector {
       row.attempts?.length > 0 && ["attempts that failed", count(row.attempts.length)],
       this.detail?.bytes > 0 && ["update", size(this.detail.bytes)],
     ];
-    return h("dl", { class: "times" }, pairs.filter(Boolean).map(([name, value]) => [h("dt", { key: `${name}-n` }, name), h("dd", { key: `${name}-v` }, value)]));
+    return h(
+      "dl.times",
+      pairs
+        .filter(Boolean)
+        .map(([name, value]) => [h("dt", { key: `${name}-n` }, name), h("dd", { key: `${name}-v` }, value)]),
+    );
   }
 
   actions(run, isReadOnly) {
@@ -295,11 +359,19 @@ export class Inspector {
     const step = this.row.end === undefined ? Math.max(this.row.step - 1, 0) : this.row.step;
     const before = Math.max(this.row.step - 1, 0);
     return h(
-      "div",
-      { class: "inspector-actions" },
+      "div.inspector-actions",
       !isReadOnly && h("button", { onclick: () => this.fork(before) }, "fork before this step"),
-      !isReadOnly && this.row.end !== undefined && this.row.status === "done" && h("button", { onclick: () => this.fork(step) }, "fork after it"),
+      !isReadOnly &&
+        this.row.end !== undefined &&
+        this.row.status === "done" &&
+        h("button", { onclick: () => this.fork(step) }, "fork after it"),
       codePanel(stateCode(run.run_id, step)),
     );
   }
+}
+
+/** Move a value from those that were too large to those that are there. */
+function putLarge(target, name, key, values) {
+  delete target.large[key];
+  Object.assign(target[name], values);
 }

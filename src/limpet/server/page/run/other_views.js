@@ -2,9 +2,9 @@
 
 import { get, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { exactTime } from "../core/format.js";
 import { codePanel, copyButton, stateCode } from "../parts/code.js";
-import { shortForm, stateTree, TreeState, valueTree } from "../parts/state_tree.js";
+import { exactTime } from "../parts/labels.js";
+import { shortForm, stateTree, TreeState, valueTree } from "../parts/values.js";
 
 export class StateView {
   constructor(id) {
@@ -41,18 +41,33 @@ export class StateView {
     const step = this.step ?? run.step;
     const choose = (event) => this.load(Number(event.target.value));
     return h(
-      "section",
-      { class: "state-view" },
+      "section.state-view",
       h(
-        "div",
-        { class: "state-tools" },
-        h("label", {}, "after step ", h("input", { type: "number", min: 0, max: run.step, value: String(step), onchange: choose })),
-        h("input", { type: "range", "aria-label": "step", min: 0, max: run.step, value: String(step), onchange: choose }),
-        h("button", { class: "small", disabled: this.step === null, onclick: () => this.load(null) }, "newest"),
+        "div.state-tools",
+        h(
+          "label",
+          "after step ",
+          h("input", { type: "number", min: 0, max: run.step, value: String(step), onchange: choose }),
+        ),
+        h("input", {
+          type: "range",
+          "aria-label": "step",
+          min: 0,
+          max: run.step,
+          value: String(step),
+          onchange: choose,
+        }),
+        h("button.small", { disabled: this.step === null, onclick: () => this.load(null) }, "newest"),
         this.state && copyButton("copy JSON", () => textOf(this.state.values, 2), "copied as JSON"),
       ),
-      this.problem && h("p", { class: "field-problem" }, this.problem),
-      this.state && stateTree({ values: this.state.values, large: this.state.large, load: (key) => this.loadKey(key), tree: this.tree }),
+      this.problem && h("p.field-problem", this.problem),
+      this.state &&
+        stateTree({
+          values: this.state.values,
+          large: this.state.large,
+          load: (key) => this.loadKey(key),
+          tree: this.tree,
+        }),
       codePanel(stateCode(run.run_id, this.step)),
     );
   }
@@ -101,11 +116,9 @@ export class EventsView {
 
   view() {
     return h(
-      "section",
-      { class: "events-view" },
+      "section.events-view",
       h(
         "label",
-        {},
         "show ",
         h(
           "select",
@@ -114,8 +127,11 @@ export class EventsView {
           TYPES.map((type) => h("option", { key: type, value: type }, type)),
         ),
       ),
-      this.problem && h("p", { class: "field-problem" }, this.problem),
-      h("ol", { class: "events" }, this.events.map((event) => this.entry(event))),
+      this.problem && h("p.field-problem", this.problem),
+      h(
+        "ol.events",
+        this.events.map((event) => this.entry(event)),
+      ),
       this.hasMore && h("button", { onclick: () => this.load() }, "later events"),
     );
   }
@@ -128,12 +144,12 @@ export class EventsView {
       "li",
       { key: event.cursor },
       h(
-        "button",
-        { class: "event", "aria-expanded": String(isOpen), onclick: () => this.tree.set(event.cursor, !isOpen) },
+        "button.event",
+        { "aria-expanded": String(isOpen), onclick: () => this.tree.set(event.cursor, !isOpen) },
         h("time", { title: exactTime(event.at) }, exactTime(event.at).slice(11, 23)),
         h("b", { class: `event-type event-${event.type}` }, event.type),
-        h("span", {}, where),
-        h("span", { class: "faint" }, Object.keys(rest).length ? shortForm(rest) : ""),
+        h("span", where),
+        h("span.faint", Object.keys(rest).length ? shortForm(rest) : ""),
       ),
       isOpen && valueTree(rest, this.tree, `${event.cursor}\0`),
     );

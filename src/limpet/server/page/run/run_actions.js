@@ -2,13 +2,11 @@
 
 import { get, post, remove, ROOT, runPath, urlOf } from "../core/api.js";
 import { h } from "../core/dom.js";
-import { count, exactTime, processName, shortId, span } from "../core/format.js";
 import { go, pageUrl } from "../core/router.js";
-import { confirm, textField } from "../parts/actions.js";
-import { answerCode, cancelCode, copy, copyButton, deleteCode, retryCode, rollbackCode, sendCode } from "../parts/code.js";
+import { answerCode, cancelCode, confirm, copy, copyButton, deleteCode, retryCode, rollbackCode, sendCode, textField } from "../parts/code.js";
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
-import { statusLabel, timeView } from "../parts/labels.js";
+import { count, exactTime, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { isOver } from "../runs/runs_table.js";
 
 /** What a run that has stopped needs. */
@@ -17,34 +15,41 @@ const PRIMARY = new Set(["approve", "retry", "resume"]);
 /** The head. `actions` opens the dialogs. */
 export function runHeader(run, children, actions, isReadOnly) {
   return h(
-    "header",
-    { class: "run-header" },
+    "header.run-header",
     h(
-      "div",
-      { class: "run-title" },
-      h("a", { class: "faint", href: pageUrl("graphs", run.graph) }, run.graph),
-      h("span", { class: "faint", "aria-hidden": "true" }, "/"),
-      h("h1", { title: run.run_id }, h("button", { class: "id", title: "copy the id", onclick: () => copy(run.run_id, "copied the id") }, shortId(run.run_id, 40))),
+      "div.run-title",
+      h("a.faint", { href: pageUrl("graphs", run.graph) }, run.graph),
+      h("span.faint", { "aria-hidden": "true" }, "/"),
+      h(
+        "h1",
+        { title: run.run_id },
+        h(
+          "button.id",
+          { title: "copy the id", onclick: () => copy(run.run_id, "copied the id") },
+          shortId(run.run_id, 40),
+        ),
+      ),
       statusLabel(run.status),
     ),
-    h("div", { class: "run-facts" }, facts(run, children)),
-    h("div", { class: "run-actions" }, buttons(run, actions, isReadOnly)),
+    h("div.run-facts", facts(run, children)),
+    h("div.run-actions", buttons(run, actions, isReadOnly)),
   );
 }
 
 function facts(run, children) {
   const parts = [
-    h("span", {}, isOver(run) ? "ended " : "changed ", timeView(run.updated)),
-    h("span", {}, "created ", timeView(run.created)),
-    isOver(run) && h("span", {}, span(run.updated - run.created)),
-    h("span", {}, count(run.step, "step")),
-    run.queue !== "default" && h("span", {}, `queue ${run.queue}`),
+    h("span", isOver(run) ? "ended " : "changed ", timeView(run.updated)),
+    h("span", "created ", timeView(run.created)),
+    isOver(run) && h("span", span(run.updated - run.created)),
+    h("span", count(run.step, "step")),
+    run.queue !== "default" && h("span", `queue ${run.queue}`),
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${processName(run.held_by)}`),
-    run.deadline && !isOver(run) && h("span", {}, "deadline ", timeView(run.deadline)),
-    run.parent && h("span", {}, "started by ", runLink(run.parent)),
-    run.forked_from && h("span", {}, "forked from ", runLink(originOf(run))),
-    children.length > 0 && h("a", { href: pageUrl("runs", { q: `parent:"${run.run_id}"` }) }, count(children.length, "child run")),
-    ...run.tags.map((tag) => h("a", { class: "tag", href: pageUrl("runs", { q: `tag:"${tag}"` }) }, tag)),
+    run.deadline && !isOver(run) && h("span", "deadline ", timeView(run.deadline)),
+    run.parent && h("span", "started by ", runLink(run.parent)),
+    run.forked_from && h("span", "forked from ", runLink(originOf(run))),
+    children.length > 0 &&
+      h("a", { href: pageUrl("runs", { q: `parent:"${run.run_id}"` }) }, count(children.length, "child run")),
+    ...run.tags.map((tag) => h("a.tag", { href: pageUrl("runs", { q: `tag:"${tag}"` }) }, tag)),
   ];
   return parts.filter(Boolean);
 }
@@ -54,20 +59,26 @@ function runLink(id) {
 }
 
 function buttons(run, actions, isReadOnly) {
-  const download = h("a", { class: "button", href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` }, "export");
+  const download = h(
+    "a.button",
+    { href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` },
+    "export",
+  );
   if (isReadOnly) return [download];
   const { main, more } = actionsFor(run);
   return [
-    main.map((name) => h("button", { key: name, class: PRIMARY.has(name) ? "primary" : "", onclick: () => actions[name]() }, name)),
+    main.map((name) =>
+      h("button", { key: name, class: PRIMARY.has(name) ? "primary" : "", onclick: () => actions[name]() }, name),
+    ),
     h(
-      "details",
-      { class: "menu", onkeydown: (event) => event.key === "Escape" && event.currentTarget.removeAttribute("open") },
-      h("summary", { class: "button", "aria-label": "more actions" }, "⋯"),
+      "details.menu",
+      { onkeydown: (event) => event.key === "Escape" && event.currentTarget.removeAttribute("open") },
+      h("summary.button", { "aria-label": "more actions" }, "⋯"),
       h(
-        "div",
-        { class: "menu-items", onclick: (event) => event.currentTarget.parentElement.removeAttribute("open") },
+        "div.menu-items",
+        { onclick: (event) => event.currentTarget.parentElement.removeAttribute("open") },
         more.map((name) => h("button", { key: name, onclick: () => actions[name]() }, name)),
-        h("a", { class: "menu-link", href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` }, "export"),
+        h("a.menu-link", { href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` }, "export"),
       ),
     ),
   ];
@@ -135,7 +146,12 @@ export class RunActions {
 
   approve() {
     const about = this.run.reason ?? "The run continues.";
-    this.confirm("approved", { title: "Approve", about, code: () => answerCode(this.id), action: () => this.post("/answer") });
+    this.confirm("approved", {
+      title: "Approve",
+      about,
+      code: () => answerCode(this.id),
+      action: () => this.post("/answer"),
+    });
   }
 
   cancel() {
@@ -199,13 +215,17 @@ export class RunActions {
       title: "Make link",
       about: "With this link a person can answer this one question, and nothing else. It needs no token.",
       ask: () => [
-        h("p", { class: "prompt" }, question.prompt),
+        h("p.prompt", question.prompt),
         textField("for whom", given, "name", { placeholder: "a name, for the history" }),
         textField("valid for", given, "expires"),
         given.made && madeLink(given.made),
       ],
       action: async () => {
-        given.made = await this.post("/link", { question: question.id, expires: given.expires, ...(given.name && { name: given.name }) });
+        given.made = await this.post("/link", {
+          question: question.id,
+          expires: given.expires,
+          ...(given.name && { name: given.name }),
+        });
       },
       stays: true,
     });
@@ -220,10 +240,9 @@ function originOf(run) {
 function madeLink({ path, expires }) {
   const url = `${location.origin}${ROOT}${path}`;
   return h(
-    "div",
-    { class: "made-link" },
+    "div.made-link",
     h("input", { readonly: true, value: url, "aria-label": "the link", onfocus: (event) => event.target.select() }),
     copyButton("copy", () => url, "copied the link"),
-    h("p", { class: "faint" }, `until ${exactTime(expires)}`),
+    h("p.faint", `until ${exactTime(expires)}`),
   );
 }

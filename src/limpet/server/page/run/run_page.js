@@ -2,10 +2,9 @@
 
 import { get, parseExact, post, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { useKeys } from "../core/keyboard.js";
 import { LiveStream } from "../core/live.js";
+import { settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
-import { settings } from "../core/settings.js";
 import { complain, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/runs_table.js";
@@ -229,7 +228,8 @@ export class RunPage {
     const stopped = ["failed", "quarantined", "cancelled"].includes(this.run.status);
     if (name === "retry") return stopped;
     if (name === "approve") return this.run.waits_for_approval;
-    if (name === "resume") return this.run.status === "paused" && !this.run.questions.length && !this.run.waits_for_approval;
+    if (name === "resume")
+      return this.run.status === "paused" && !this.run.questions.length && !this.run.waits_for_approval;
     return true;
   }
 
@@ -303,7 +303,7 @@ export class RunPage {
 
   view() {
     if (this.problem) return this.missing();
-    if (!this.run) return h("main", { class: "run-page" }, h("p", { class: "faint loading" }, "loading …"));
+    if (!this.run) return h("main.run-page", h("p.faint.loading", "loading …"));
     const now = settings.paused ? (this.pausedAt ??= this.now()) : this.now();
     if (!settings.paused) this.pausedAt = null;
     return h(
@@ -312,11 +312,10 @@ export class RunPage {
       runHeader(this.run, this.children, this.actions, this.about.read_only),
       this.unserved(),
       h(
-        "div",
-        { class: "run-body" },
-        h("div", { class: "run-main" }, this.tabs(), this.content(now)),
+        "div.run-body",
+        h("div.run-main", this.tabs(), this.content(now)),
         this.inspector.view(this.run, this.questionForms(), this.about.read_only),
-        h("button", { class: "sheet-close", onclick: () => ((this.isSheetOpen = false), refresh()) }, "back to the timeline"),
+        h("button.sheet-close", { onclick: () => ((this.isSheetOpen = false), refresh()) }, "back to the timeline"),
       ),
     );
   }
@@ -327,12 +326,18 @@ export class RunPage {
 
   tabs() {
     return h(
-      "div",
-      { class: "tabs", role: "tablist" },
+      "div.tabs",
+      { role: "tablist" },
       VIEWS.map((view) =>
         h(
           "button",
-          { key: view, role: "tab", "aria-selected": String(view === this.viewName), class: view === this.viewName ? "chosen" : "", onclick: () => this.show(view) },
+          {
+            key: view,
+            role: "tab",
+            "aria-selected": String(view === this.viewName),
+            class: view === this.viewName ? "chosen" : "",
+            onclick: () => this.show(view),
+          },
           view,
         ),
       ),
@@ -342,7 +347,9 @@ export class RunPage {
   content(now) {
     switch (this.viewName) {
       case "graph":
-        return this.graph ? this.graph.view([...this.model.rows.values()], this.model.rows.get(this.timeline.selected)) : null;
+        return this.graph
+          ? this.graph.view([...this.model.rows.values()], this.model.rows.get(this.timeline.selected))
+          : null;
       case "state":
         return this.state.view(this.run);
       case "events":
@@ -354,16 +361,19 @@ export class RunPage {
 
   unserved() {
     if (this.run.status !== "queued" || this.about.graphs.includes(this.run.graph)) return null;
-    return h("p", { class: "hint" }, "The run waits for a worker that has the code of its graph: ", h("code", {}, "limpet worker MODULE:GRAPH"));
+    return h(
+      "p.hint",
+      "The run waits for a worker that has the code of its graph: ",
+      h("code", "limpet worker MODULE:GRAPH"),
+    );
   }
 
   missing() {
     return h(
-      "main",
-      { class: "run-page empty" },
-      h("h1", {}, this.problem.status === 404 ? "This run isn't there" : "The run can't be shown"),
-      h("p", {}, this.problem.message),
-      h("a", { class: "button", href: pageUrl("runs") }, "All runs"),
+      "main.run-page.empty",
+      h("h1", this.problem.status === 404 ? "This run isn't there" : "The run can't be shown"),
+      h("p", this.problem.message),
+      h("a.button", { href: pageUrl("runs") }, "All runs"),
     );
   }
 }

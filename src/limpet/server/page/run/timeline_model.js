@@ -1,6 +1,6 @@
 /** The rows of a timeline as a tree, and where their times are on an axis. */
 
-import { span } from "../core/format.js";
+import { span } from "../parts/labels.js";
 
 /** Rows from which on finished branches are closed until they are opened. */
 const MANY = 300;
@@ -116,7 +116,12 @@ export function piecesOf(row, now) {
   const end = row.end ?? Math.max(now, row.start);
   const stops = [
     ...(row.attempts ?? []).map(([from, to, error]) => ({ kind: "failed", from, to, note: error })),
-    ...(row.waits ?? []).map(([from, to, what]) => ({ kind: "wait", from, to: Math.min(to ?? end, Math.max(end, from)), note: what })),
+    ...(row.waits ?? []).map(([from, to, what]) => ({
+      kind: "wait",
+      from,
+      to: Math.min(to ?? end, Math.max(end, from)),
+      note: what,
+    })),
   ].sort((a, b) => a.from - b.from);
   const pieces = [];
   let at = row.start;
@@ -126,7 +131,12 @@ export function piecesOf(row, now) {
     at = Math.max(at, stop.to);
   }
   const isOpen = row.end === undefined;
-  if (end > at || !pieces.length) pieces.push({ kind: isOpen && stops.length && stops.at(-1).kind === "wait" && row.status !== "running" ? "wait" : "work", from: at, to: end });
+  if (end > at || !pieces.length)
+    pieces.push({
+      kind: isOpen && stops.length && stops.at(-1).kind === "wait" && row.status !== "running" ? "wait" : "work",
+      from: at,
+      to: end,
+    });
   return pieces;
 }
 
@@ -149,7 +159,12 @@ export function timeAxis(rows, width, now, isLive) {
     const length = busy[index][0] - busy[index - 1][1];
     if (length > least) gaps.push({ index, length });
   }
-  const left = new Set(gaps.sort((a, b) => b.length - a.length).slice(0, MAX_GAPS).map((gap) => gap.index));
+  const left = new Set(
+    gaps
+      .sort((a, b) => b.length - a.length)
+      .slice(0, MAX_GAPS)
+      .map((gap) => gap.index),
+  );
   const parts = [];
   busy.forEach(([from, to], index) => {
     if (index === 0 || left.has(index)) {

@@ -1,8 +1,7 @@
 /** The waterfall of a run: a row for each step, branch and task, with its bars on the time axis. */
 
 import { h, refresh } from "../core/dom.js";
-import { count, exactTime, span } from "../core/format.js";
-import { statusMark, toneOf } from "../parts/labels.js";
+import { count, exactTime, span, statusMark, toneOf } from "../parts/labels.js";
 import { piecesOf, timeAxis } from "./timeline_model.js";
 
 const ROW_HEIGHT = 30;
@@ -45,24 +44,30 @@ export class TimelineView {
     const all = [...flat, ...ghosts];
     const [first, last] = this.visible(all.length);
     return h(
-      "section",
-      { class: "timeline", "aria-label": "timeline" },
+      "section.timeline",
+      { "aria-label": "timeline" },
       h(
-        "div",
-        { class: "timeline-tools" },
-        h("span", { class: "faint" }, this.caption(run)),
+        "div.timeline-tools",
+        h("span.faint", this.caption(run)),
         h(
-          "span",
-          { class: "zoom", role: "group", "aria-label": "zoom" },
-          h("button", { class: "small", "aria-label": "zoom out", disabled: this.zoom <= 1, onclick: () => this.setZoom(this.zoom / 2) }, "−"),
-          h("button", { class: "small", disabled: this.zoom === 1, onclick: () => this.setZoom(1) }, "fit"),
-          h("button", { class: "small", "aria-label": "zoom in", disabled: this.zoom >= MOST_ZOOM, onclick: () => this.setZoom(this.zoom * 2) }, "+"),
+          "span.zoom",
+          { role: "group", "aria-label": "zoom" },
+          h(
+            "button.small",
+            { "aria-label": "zoom out", disabled: this.zoom <= 1, onclick: () => this.setZoom(this.zoom / 2) },
+            "−",
+          ),
+          h("button.small", { disabled: this.zoom === 1, onclick: () => this.setZoom(1) }, "fit"),
+          h(
+            "button.small",
+            { "aria-label": "zoom in", disabled: this.zoom >= MOST_ZOOM, onclick: () => this.setZoom(this.zoom * 2) },
+            "+",
+          ),
         ),
       ),
       h(
-        "div",
+        "div.timeline-scroll",
         {
-          class: "timeline-scroll",
           tabindex: 0,
           role: "tree",
           "aria-label": "steps",
@@ -72,8 +77,8 @@ export class TimelineView {
         },
         this.head(axis),
         h(
-          "div",
-          { class: "timeline-rows", css: { height: `${all.length * ROW_HEIGHT}px` } },
+          "div.timeline-rows",
+          { css: { height: `${all.length * ROW_HEIGHT}px` } },
           all.slice(first, last).map((each, index) => this.row(each, first + index, axis, now)),
         ),
       ),
@@ -132,17 +137,23 @@ export class TimelineView {
 
   head(axis) {
     return h(
-      "div",
-      { class: "timeline-head", css: { width: `${this.labelWidth() + this.trackWidth()}px` } },
-      h("div", { class: "timeline-label", css: { width: `${this.labelWidth()}px` } }),
+      "div.timeline-head",
+      { css: { width: `${this.labelWidth() + this.trackWidth()}px` } },
+      h("div.timeline-label", { css: { width: `${this.labelWidth()}px` } }),
       h(
-        "div",
-        { class: "timeline-ticks" },
-        axis.ticks().map((tick) => h("span", { key: tick.text, class: "tick", css: { left: `${tick.x}px` } }, tick.text)),
+        "div.timeline-ticks",
+        axis
+          .ticks()
+          .map((tick) => h("span", { key: tick.text, class: "tick", css: { left: `${tick.x}px` } }, tick.text)),
         axis.gaps().map((gap, index) =>
           h(
             "span",
-            { key: `gap-${index}`, class: "gap", title: `${gap.text} in which nothing worked`, css: { left: `${gap.x}px`, width: `${gap.width}px` } },
+            {
+              key: `gap-${index}`,
+              class: "gap",
+              title: `${gap.text} in which nothing worked`,
+              css: { left: `${gap.x}px`, width: `${gap.width}px` },
+            },
             `⋯ ${gap.text}`,
           ),
         ),
@@ -169,9 +180,14 @@ export class TimelineView {
       },
       this.label(row, depth, hasChildren),
       h(
-        "div",
-        { class: "track" },
-        axis.gaps().map((gap, place) => h("span", { key: `gap-${place}`, class: "track-gap", css: { left: `${gap.x}px`, width: `${gap.width}px` } })),
+        "div.track",
+        axis.gaps().map((gap, place) =>
+          h("span", {
+            key: `gap-${place}`,
+            class: "track-gap",
+            css: { left: `${gap.x}px`, width: `${gap.width}px` },
+          }),
+        ),
         bars(row, axis, now),
       ),
     );
@@ -184,14 +200,18 @@ export class TimelineView {
       refresh();
     };
     return h(
-      "div",
-      { class: "timeline-label", css: { width: `${this.labelWidth()}px`, "padding-left": `${8 + depth * 14}px` }, title: row.note || row.label },
+      "div.timeline-label",
+      { css: { width: `${this.labelWidth()}px`, "padding-left": `${8 + depth * 14}px` }, title: row.note || row.label },
       hasChildren
-        ? h("button", { class: "plain arrow", tabindex: -1, "aria-label": "open or close", onclick: toggle }, this.model.isOpen(row) ? "▾" : "▸")
-        : h("span", { class: "arrow" }),
+        ? h(
+            "button.plain.arrow",
+            { tabindex: -1, "aria-label": "open or close", onclick: toggle },
+            this.model.isOpen(row) ? "▾" : "▸",
+          )
+        : h("span.arrow"),
       statusMark(row.status, 14),
-      h("span", { class: "timeline-name" }, row.label || "…"),
-      row.output && h("span", { class: "badge", title: "emitted items" }, `${row.output} ⇢`),
+      h("span.timeline-name", row.label || "…"),
+      row.output && h("span.badge", { title: "emitted items" }, `${row.output} ⇢`),
     );
   }
 
@@ -221,7 +241,8 @@ export class TimelineView {
     this.wanted = null;
     const top = index * ROW_HEIGHT;
     if (top < element.scrollTop) element.scrollTop = top;
-    else if (top > element.scrollTop + element.clientHeight - 3 * ROW_HEIGHT) element.scrollTop = top - element.clientHeight + 3 * ROW_HEIGHT;
+    else if (top > element.scrollTop + element.clientHeight - 3 * ROW_HEIGHT)
+      element.scrollTop = top - element.clientHeight + 3 * ROW_HEIGHT;
   }
 
   measure() {
@@ -260,6 +281,11 @@ function bar(piece, index, row, axis) {
     key: index,
     class: `bar bar-${piece.kind}${row.kind === "branch" ? " bar-branch" : ""}${piece.kind === "work" && row.status === "running" ? " bar-live" : ""}`,
     title: `${piece.kind === "wait" ? "waited" : piece.kind === "failed" ? `failed: ${piece.note}` : "worked"} ${span(piece.to - piece.from)}`,
-    css: { left: `${left}px`, width: `${width}px`, "--tone": `var(--${tone}-outline)`, "--tone-fill": `var(--${tone}-fill)` },
+    css: {
+      left: `${left}px`,
+      width: `${width}px`,
+      "--tone": `var(--${tone}-outline)`,
+      "--tone-fill": `var(--${tone}-fill)`,
+    },
   });
 }

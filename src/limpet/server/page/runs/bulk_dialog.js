@@ -2,11 +2,10 @@
 
 import { post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { actionForm } from "../parts/actions.js";
-import { bulkCode } from "../parts/code.js";
+import { actionForm, bulkCode } from "../parts/code.js";
 import { closeDialog, openDialog } from "../parts/dialog.js";
+import { count } from "../parts/labels.js";
 
 /** Runs that one request deals with, at most. */
 const AT_ONCE = 1000;
@@ -55,12 +54,15 @@ class BulkWork {
   view() {
     if (this.outcomes) return this.result();
     const { planned } = this;
-    if (!planned) return h("p", { class: "faint" }, this.problem || "looking which runs that would be …");
+    if (!planned) return h("p.faint", this.problem || "looking which runs that would be …");
     return actionForm({
       work: this,
       title: `${WORDS[this.verb]} ${count(planned.planned, "run")}`,
       about: this.question(planned.planned),
-      ask: [planned.skipped > 0 && h("p", { class: "faint" }, `${count(planned.skipped, "run")} can't be: see below.`), this.list(planned.runs)],
+      ask: [
+        planned.skipped > 0 && h("p.faint", `${count(planned.skipped, "run")} can't be: see below.`),
+        this.list(planned.runs),
+      ],
       code: bulkCode(this.verb, this.filters, this.ids),
       tone: this.verb === "retry" ? "primary" : "danger",
       isReady: planned.planned > 0,
@@ -70,7 +72,10 @@ class BulkWork {
 
   question(number) {
     const which = this.ids ? "of those that are selected" : "that match";
-    const more = !this.ids && this.planned.runs.length >= AT_ONCE ? `, the newest ${count(AT_ONCE)}; do it again for the others` : "";
+    const more =
+      !this.ids && this.planned.runs.length >= AT_ONCE
+        ? `, the newest ${count(AT_ONCE)}; do it again for the others`
+        : "";
     const loss = this.verb === "delete" ? " Their journals are deleted for ever." : "";
     return `${WORDS[this.verb]} ${count(number, "run")} ${which}${more}?${loss}`;
   }
@@ -83,24 +88,25 @@ class BulkWork {
     return [
       h("p", { role: "status" }, `${parts.join(", ")}.`),
       this.list(runs),
-      h("div", { class: "dialog-actions" }, h("button", { class: "primary", onclick: closeDialog }, "Done")),
+      h("div.dialog-actions", h("button.primary", { onclick: closeDialog }, "Done")),
     ];
   }
 
   list(runs) {
     return h(
-      "ul",
-      { class: "outcomes" },
-      runs.slice(0, SHOWN).map((each) =>
-        h(
-          "li",
-          { key: each.run_id, class: `outcome outcome-${each.result}` },
-          h("a", { href: pageUrl("runs", each.run_id) }, each.run_id),
-          h("span", {}, each.result),
-          h("span", { class: "faint" }, each.reason),
+      "ul.outcomes",
+      runs
+        .slice(0, SHOWN)
+        .map((each) =>
+          h(
+            "li",
+            { key: each.run_id, class: `outcome outcome-${each.result}` },
+            h("a", { href: pageUrl("runs", each.run_id) }, each.run_id),
+            h("span", each.result),
+            h("span.faint", each.reason),
+          ),
         ),
-      ),
-      runs.length > SHOWN && h("li", { class: "faint" }, `and ${count(runs.length - SHOWN)} more`),
+      runs.length > SHOWN && h("li.faint", `and ${count(runs.length - SHOWN)} more`),
     );
   }
 }

@@ -16,8 +16,7 @@ export class FilterBar {
 
   view(problems) {
     return h(
-      "div",
-      { class: "filter" },
+      "div.filter",
       h("input", {
         id: "filter",
         class: "filter-input",
@@ -38,7 +37,7 @@ export class FilterBar {
         onblur: () => this.leave(),
         onkeydown: (event) => this.key(event),
       }),
-      problems.length > 0 && h("p", { class: "field-problem", role: "alert" }, problems.join("; ")),
+      problems.length > 0 && h("p.field-problem", { role: "alert" }, problems.join("; ")),
       this.isOpen && this.suggestions.length > 0 && this.list(),
     );
   }
@@ -61,8 +60,8 @@ export class FilterBar {
               this.take(each);
             },
           },
-          h("span", {}, each.text),
-          h("span", { class: "faint" }, each.about),
+          h("span", each.text),
+          h("span.faint", each.about),
         ),
       ),
     );
@@ -232,7 +231,11 @@ export function statusesOf(text) {
  */
 export function suggestionsFor(text, cursor, seen) {
   const terms = termsOf(text);
-  const term = terms.find((each) => each.start <= cursor && cursor <= each.end) ?? { start: cursor, end: cursor, value: "" };
+  const term = terms.find((each) => each.start <= cursor && cursor <= each.end) ?? {
+    start: cursor,
+    end: cursor,
+    value: "",
+  };
   const typed = text.slice(term.start, cursor);
   const [, name, part] = /^([a-z_]+):"?(.*)$/s.exec(typed) ?? [null, null, typed];
   const found = name ? valuesFor(name, part, seen) : namesFor(part);

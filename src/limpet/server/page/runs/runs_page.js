@@ -2,13 +2,12 @@
 
 import { get, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count } from "../core/format.js";
-import { useKeys } from "../core/keyboard.js";
 import { LiveStream } from "../core/live.js";
+import { useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { codeBlock } from "../parts/code.js";
 import { complain } from "../parts/dialog.js";
-import { statusMark, toneOf } from "../parts/labels.js";
+import { count, statusMark, toneOf } from "../parts/labels.js";
 import { openBulkDialog } from "./bulk_dialog.js";
 import { FilterBar, known, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
 import { runsTable } from "./runs_table.js";
@@ -147,10 +146,13 @@ export class RunsPage {
   loadSoon() {
     if (this.timer) return;
     const passed = performance.now() - (this.loadedAt ?? 0);
-    this.timer = setTimeout(() => {
-      this.timer = null;
-      this.load();
-    }, Math.max(PATIENCE - passed, 50));
+    this.timer = setTimeout(
+      () => {
+        this.timer = null;
+        this.load();
+      },
+      Math.max(PATIENCE - passed, 50),
+    );
   }
 
   async loadCounts(signal) {
@@ -238,10 +240,9 @@ export class RunsPage {
 
   view() {
     return h(
-      "main",
-      { class: "runs-page" },
-      h("h1", { class: "hidden" }, "Runs"),
-      h("div", { class: "runs-top" }, this.bar.view(this.problems ?? []), this.chips()),
+      "main.runs-page",
+      h("h1.hidden", "Runs"),
+      h("div.runs-top", this.bar.view(this.problems ?? []), this.chips()),
       this.waiting.view(),
       this.selectionBar(),
       this.content(),
@@ -249,12 +250,12 @@ export class RunsPage {
   }
 
   chips() {
-    if (!this.counts) return h("div", { class: "chips chips-empty" });
+    if (!this.counts) return h("div.chips.chips-empty");
     const chosen = statusesOf(this.filter);
     const shown = Object.keys(known.statuses).filter((status) => this.counts.counts[status] || chosen.has(status));
     return h(
-      "div",
-      { class: "chips", role: "group", "aria-label": "filter by status" },
+      "div.chips",
+      { role: "group", "aria-label": "filter by status" },
       shown.map((status) =>
         h(
           "button",
@@ -267,7 +268,7 @@ export class RunsPage {
             onclick: () => this.chooseStatus(status),
           },
           statusMark(status, 14),
-          h("b", {}, this.countOf(status)),
+          h("b", this.countOf(status)),
           ` ${status}`,
         ),
       ),
@@ -293,13 +294,21 @@ export class RunsPage {
       refresh();
     };
     return h(
-      "div",
-      { class: "selection", role: "toolbar", "aria-label": "the selected runs" },
-      h("b", {}, this.allMatching ? "all runs that match" : count(this.selection.size, "run")),
-      canHaveAll && h("button", { class: "small", onclick: all }, "select all that match"),
-      ["retry", "cancel", "delete"].map((verb) => h("button", { key: verb, onclick: () => this.doWithAll(verb) }, verb)),
-      this.selection.size === 2 && !this.allMatching && h("a", { class: "button", href: pageUrl("compare", { a: [...this.selection][0], b: [...this.selection][1] }) }, "compare"),
-      h("button", { class: "plain", onclick: () => this.clearSelection() }, "clear"),
+      "div.selection",
+      { role: "toolbar", "aria-label": "the selected runs" },
+      h("b", this.allMatching ? "all runs that match" : count(this.selection.size, "run")),
+      canHaveAll && h("button.small", { onclick: all }, "select all that match"),
+      ["retry", "cancel", "delete"].map((verb) =>
+        h("button", { key: verb, onclick: () => this.doWithAll(verb) }, verb),
+      ),
+      this.selection.size === 2 &&
+        !this.allMatching &&
+        h(
+          "a.button",
+          { href: pageUrl("compare", { a: [...this.selection][0], b: [...this.selection][1] }) },
+          "compare",
+        ),
+      h("button.plain", { onclick: () => this.clearSelection() }, "clear"),
     );
   }
 
@@ -314,7 +323,7 @@ export class RunsPage {
   }
 
   content() {
-    if (this.runs === null) return h("p", { class: "faint loading" }, this.problems?.length ? "" : "loading …");
+    if (this.runs === null) return h("p.faint.loading", this.problems?.length ? "" : "loading …");
     if (!this.runs.length) return this.nothing();
     return [
       runsTable({
@@ -324,7 +333,8 @@ export class RunsPage {
         toggleAll: (isSelected) => this.toggleAll(isSelected),
         chosen: this.chosen,
       }),
-      this.searched !== null && h("p", { class: "faint" }, `Only the newest ${count(this.searched)} runs were searched for the text.`),
+      this.searched !== null &&
+        h("p.faint", `Only the newest ${count(this.searched)} runs were searched for the text.`),
       this.pager(),
     ];
   }
@@ -332,10 +342,10 @@ export class RunsPage {
   pager() {
     if (!this.next && !this.after) return null;
     return h(
-      "nav",
-      { class: "pager", "aria-label": "pages" },
-      this.after && h("a", { class: "button", href: this.pageUrlAfter("") }, "← newest"),
-      this.next && h("a", { class: "button", href: this.pageUrlAfter(this.next) }, "older →"),
+      "nav.pager",
+      { "aria-label": "pages" },
+      this.after && h("a.button", { href: this.pageUrlAfter("") }, "← newest"),
+      this.next && h("a.button", { href: this.pageUrlAfter(this.next) }, "older →"),
     );
   }
 
@@ -349,14 +359,13 @@ export class RunsPage {
         this.bar.set("");
         this.apply("");
       };
-      return h("div", { class: "empty" }, h("p", {}, "No run matches."), h("button", { onclick: clear }, "Show all runs"));
+      return h("div.empty", h("p", "No run matches."), h("button", { onclick: clear }, "Show all runs"));
     }
     return h(
-      "div",
-      { class: "empty" },
-      h("p", {}, "There are no runs yet. This makes one:"),
+      "div.empty",
+      h("p", "There are no runs yet. This makes one:"),
       codeBlock("Python", FIRST_RUN),
-      h("p", {}, "Then this page shows it at once: ", h("code", {}, "limpet serve --store sqlite:///runs.db")),
+      h("p", "Then this page shows it at once: ", h("code", "limpet serve --store sqlite:///runs.db")),
     );
   }
 }

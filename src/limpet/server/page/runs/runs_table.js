@@ -1,34 +1,29 @@
 /** The runs of a page as rows: status, graph, id, what there is to say, and when. */
 
 import { h } from "../core/dom.js";
-import { count, processName, relativeTime, shortId, shortText, span } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
-import { statusMark, timeView } from "../parts/labels.js";
+import { count, processName, relativeTime, shortId, shortText, span, statusMark, timeView } from "../parts/labels.js";
 
 /** The table. `selection` has the ids that are selected; `chosen` is the row for the keyboard. */
 export function runsTable({ runs, selection = null, toggle = null, toggleAll = null, chosen = -1 }) {
   return h(
-    "table",
-    { class: "runs" },
+    "table.runs",
     h(
       "thead",
-      {},
       h(
         "tr",
-        {},
-        selection && h("th", { class: "c-select" }, allBox(runs, selection, toggleAll)),
-        h("th", { class: "c-mark" }, h("span", { class: "hidden" }, "status")),
-        h("th", { class: "c-graph" }, "graph"),
-        h("th", { class: "c-run" }, "run"),
-        h("th", { class: "c-what" }, ""),
-        h("th", { class: "c-when" }, "changed"),
-        h("th", { class: "c-steps" }, "steps"),
-        h("th", { class: "c-time" }, "took"),
+        selection && h("th.c-select", allBox(runs, selection, toggleAll)),
+        h("th.c-mark", h("span.hidden", "status")),
+        h("th.c-graph", "graph"),
+        h("th.c-run", "run"),
+        h("th.c-what", ""),
+        h("th.c-when", "changed"),
+        h("th.c-steps", "steps"),
+        h("th.c-time", "took"),
       ),
     ),
     h(
       "tbody",
-      {},
       runs.map((run, index) => row(run, selection, toggle, index === chosen)),
     ),
   );
@@ -53,8 +48,7 @@ function row(run, selection, toggle, isChosen) {
     { key: run.run_id, class: classes.join(" "), "data-run": run.run_id, onshow: isChosen ? bringIntoView : null },
     selection &&
       h(
-        "td",
-        { class: "c-select" },
+        "td.c-select",
         h("input", {
           type: "checkbox",
           checked: isSelected,
@@ -62,18 +56,17 @@ function row(run, selection, toggle, isChosen) {
           onclick: (event) => toggle(run.run_id, event.shiftKey),
         }),
       ),
-    h("td", { class: "c-mark", title: run.status }, statusMark(run.status)),
-    h("td", { class: "c-graph" }, h("a", { href: pageUrl("graphs", run.graph) }, run.graph)),
+    h("td.c-mark", { title: run.status }, statusMark(run.status)),
+    h("td.c-graph", h("a", { href: pageUrl("graphs", run.graph) }, run.graph)),
     h(
-      "td",
-      { class: "c-run" },
+      "td.c-run",
       h("a", { href: pageUrl("runs", run.run_id), title: run.run_id }, shortId(run.run_id)),
       run.tags.map((tag) => h("span", { key: tag, class: "tag" }, tag)),
     ),
-    h("td", { class: "c-what" }, shortText(whatOf(run), 160)),
-    h("td", { class: "c-when" }, timeView(run.updated)),
-    h("td", { class: "c-steps" }, count(run.step)),
-    h("td", { class: "c-time" }, isOver(run) ? span(run.updated - run.created) : ""),
+    h("td.c-what", shortText(whatOf(run), 160)),
+    h("td.c-when", timeView(run.updated)),
+    h("td.c-steps", count(run.step)),
+    h("td.c-time", isOver(run) ? span(run.updated - run.created) : ""),
   );
 }
 

@@ -2,11 +2,10 @@
 
 import { get, post, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { count, shortId } from "../core/format.js";
 import { pageUrl } from "../core/router.js";
 import { complain, say } from "../parts/dialog.js";
 import { hasButtons, QuestionForm } from "../parts/forms.js";
-import { statusMark, timeView } from "../parts/labels.js";
+import { count, shortId, statusMark, timeView } from "../parts/labels.js";
 
 const SHOWN = 5;
 
@@ -36,19 +35,22 @@ export class WaitingList {
       refresh();
     };
     return h(
-      "section",
-      { class: "waiting", "aria-label": "runs that wait for you" },
+      "section.waiting",
+      { "aria-label": "runs that wait for you" },
       h(
         "h2",
-        {},
         h(
-          "button",
-          { class: "heading", "aria-expanded": String(this.isOpen), onclick: toggle },
+          "button.heading",
+          { "aria-expanded": String(this.isOpen), onclick: toggle },
           h("span", { "aria-hidden": "true" }, this.isOpen ? "▾ " : "▸ "),
           `Waiting for you (${count(this.total)})`,
         ),
       ),
-      this.isOpen && h("ul", {}, this.runs.slice(0, this.shows).map((run) => this.entry(run))),
+      this.isOpen &&
+        h(
+          "ul",
+          this.runs.slice(0, this.shows).map((run) => this.entry(run)),
+        ),
       this.isOpen && this.runs.length > this.shows && this.moreButton(),
     );
   }
@@ -58,7 +60,7 @@ export class WaitingList {
       this.shows = this.runs.length;
       refresh();
     };
-    return h("button", { class: "small", onclick: showAll }, `${count(this.runs.length - this.shows)} more`);
+    return h("button.small", { onclick: showAll }, `${count(this.runs.length - this.shows)} more`);
   }
 
   entry(run) {
@@ -67,10 +69,10 @@ export class WaitingList {
       "li",
       { key: run.run_id, class: "waiting-run" },
       statusMark("paused"),
-      h("span", { class: "waiting-graph" }, run.graph),
-      h("a", { class: "waiting-id", href: pageUrl("runs", run.run_id), title: run.run_id }, shortId(run.run_id)),
-      h("div", { class: "waiting-what" }, question ? this.question(run, question) : this.approval(run)),
-      h("span", { class: "waiting-when" }, timeView(run.updated)),
+      h("span.waiting-graph", run.graph),
+      h("a.waiting-id", { href: pageUrl("runs", run.run_id), title: run.run_id }, shortId(run.run_id)),
+      h("div.waiting-what", question ? this.question(run, question) : this.approval(run)),
+      h("span.waiting-when", timeView(run.updated)),
     );
   }
 
@@ -81,7 +83,9 @@ export class WaitingList {
     }
     const key = keyOf(run, question);
     if (!this.forms.has(key)) {
-      const form = new QuestionForm(question, (value, by) => this.answer(run, question, value, by), { asksName: false });
+      const form = new QuestionForm(question, (value, by) => this.answer(run, question, value, by), {
+        asksName: false,
+      });
       this.forms.set(key, form);
     }
     return this.forms.get(key).view();
@@ -98,10 +102,9 @@ export class WaitingList {
       }
     };
     return h(
-      "div",
-      { class: "question" },
-      h("p", { class: "prompt" }, run.reason),
-      !this.isReadOnly && h("div", { class: "question-actions" }, h("button", { class: "primary", onclick: approve }, "Approve")),
+      "div.question",
+      h("p.prompt", run.reason),
+      !this.isReadOnly && h("div.question-actions", h("button.primary", { onclick: approve }, "Approve")),
     );
   }
 
