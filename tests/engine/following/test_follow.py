@@ -211,7 +211,22 @@ def test_an_event_is_reported_within_a_tenth_of_a_second_or_so() -> None:
     graph.invoke({}, run_id="r").wait()
     client = Client(graph.get("r"))
     until(lambda: len(client.events) == 2)
-    assert watcher.WATCH_INTERVAL <= 0.1
+    assert max(watcher.WATCH_INTERVAL, watcher.QUIET_INTERVAL) <= 0.1
+    graph.get("r").cancel()
+    assert client.all()[-1]["type"] == "cancel"
+
+
+def test_runs_are_looked_at_less_often_while_nothing_happens_in_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H10: and as often as before when something has."""
+    monkeypatch.setattr(watcher, "QUIET_TIME", 0.2)
+    graph = chain(asking(), asking()).compile(store=MemoryStore(), preserve=True)
+    graph.invoke({}, run_id="r").wait()
+    client = Client(graph.get("r"))
+    watching = watcher.watcher_for(graph.compiled().need_client("it").store)
+    until(lambda: watching._pause() == watcher.QUIET_INTERVAL)
+    quiet_since = watching._changed
+    graph.get("r").answer("yes")
+    until(lambda: watching._changed > quiet_since)
     graph.get("r").cancel()
     assert client.all()[-1]["type"] == "cancel"
 

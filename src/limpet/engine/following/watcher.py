@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 WATCH_INTERVAL = 0.05
 """Seconds between two looks at the runs that are followed."""
 
+QUIET_INTERVAL = 0.1
+QUIET_TIME = 5.0
+"""The same, when nothing has happened in any of them for so many seconds: that halves what idle followers cost."""
+
 LONGEST_PAUSE = 2.0
 """Seconds between two looks at most, while the store is unavailable."""
 
@@ -201,6 +205,8 @@ class RunWatcher:
         self._started = 0.0
         """When that was started, for as long as it hasn't ended."""
         self._runs: dict[RunKey, FollowedRun] = {}
+        self._changed = monotonic()
+        """When something happened last in a run that is followed, or it began to be."""
 
     def join(self, run_id: str, secrets: frozenset[str], member: Member) -> FollowedRun:
         """Watch a run for a member, until it leaves or is dropped."""
@@ -212,6 +218,7 @@ class RunWatcher:
             # Under this lock as well, so that the run isn't dropped meanwhile, because nothing follows it.
             with run.lock:
                 run.members.add(member)
+        self._changed = monotonic()
         self.ensure_thread()
         return run
 
@@ -232,10 +239,15 @@ class RunWatcher:
         while self._runs and self._working.acquire(blocking=False):
             try:
                 while self._look():
-                    sleep(self.outage.pause)
+                    sleep(self._pause())
             finally:
                 self._started = 0.0
                 self._working.release()
+
+    def _pause(self) -> float:
+        """Seconds until the next look."""
+        is_quiet = monotonic() - self._changed > QUIET_TIME
+        return max(self.outage.pause, QUIET_INTERVAL if is_quiet else 0.0)
 
     def _look(self) -> bool:
         """Look at all runs that are followed, once. False if there are none."""
@@ -245,6 +257,7 @@ class RunWatcher:
         if not runs:
             return False
         heads = self._heads(runs)
+        versions = [run.version for run in runs]
         for run, head in zip(runs, heads, strict=False):
             try:
                 run.update(self.store.head(run.run_id) if head is None else head)
@@ -253,6 +266,8 @@ class RunWatcher:
         if self.outage.after_look(bool(heads)):
             for run in runs:
                 run.notify()
+        if versions != [run.version for run in runs]:
+            self._changed = monotonic()
         return True
 
     def _heads(self, runs: Sequence[FollowedRun]) -> Sequence[RunHead | None]:
