@@ -143,6 +143,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "questions": {"type": "array", "items": _OBJECT},
             "answers": _OBJECT,
             "by": {"type": "object", "additionalProperties": _TEXT},
+            "answered": {"type": "object", "additionalProperties": _NUMBER},
             "output": {"type": "array", "items": _OBJECT},
             "more_output": {"type": "boolean"},
         }

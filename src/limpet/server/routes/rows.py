@@ -64,6 +64,7 @@ def _happened(found: RowEvents, secrets: frozenset[str]) -> dict[str, Any]:
         "questions": list(found.questions.values()),
         "answers": shown_event({"answers": found.answers}, secrets, whole=True)["answers"],
         "by": found.answered_by,
+        "answered": found.answered_at,
         "output": [{name: each[name] for name in ("at", "data", "large") if name in each} for each in output],
         "more_output": found.emitted > len(output),
     }

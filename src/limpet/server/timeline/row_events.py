@@ -27,6 +27,7 @@ class RowEvents:
         self.questions: dict[str, Any] = {}
         self.answers: dict[str, Any] = {}
         self.answered_by: dict[str, str] = {}
+        self.answered_at: dict[str, float] = {}
         self.output: list[Event] = []
         self.emitted = 0
         self._path = f"{row.branch}/{row.label}".lstrip("/")
@@ -83,6 +84,7 @@ class RowEvents:
         for question, answer in event.get("answers", {}).items():
             if question in self.questions:
                 self.answers[question] = answer
+                self.answered_at[question] = event["at"]
                 if question in event.get("by", {}):
                     self.answered_by[question] = event["by"][question]
 

@@ -95,7 +95,8 @@ function update(old, node, isSvg) {
   }
   patchChildren(node.el, old.children, node.children, isSvg || node.tag === "svg");
   for (const [name, value] of Object.entries(node.props)) {
-    if (old.props[name] !== value || (PROPERTIES.has(name) && !isTyped(node.el, name))) setProperty(node.el, name, value);
+    if (old.props[name] !== value || (PROPERTIES.has(name) && !isTyped(node.el, name)))
+      setProperty(node.el, name, value);
   }
 }
 

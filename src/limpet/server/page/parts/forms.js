@@ -3,6 +3,7 @@
 import { parseExact, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { setName, settings } from "../core/reader.js";
+import { codePanel } from "./code.js";
 import { complain } from "./dialog.js";
 import { timeView } from "./labels.js";
 import { shortForm } from "./values.js";
@@ -10,12 +11,13 @@ import { shortForm } from "./values.js";
 const FEW_BUTTONS = 6;
 const SHORT = 24;
 
-/** The form of one question. `answer(value, by)` sends it, and is awaited. */
+/** The form of one question. `answer(value, by)` sends it, and is awaited; `code` does the same without this page. */
 export class QuestionForm {
-  constructor(question, answer, { asksName = true } = {}) {
+  constructor(question, answer, { asksName = true, code = null } = {}) {
     this.question = question;
     this.answer = answer;
     this.asksName = asksName;
+    this.code = code;
     this.isSending = false;
     this.problem = "";
     this.buttons = hasButtons(question) ? (question.choices ?? [true, false]) : null;
@@ -36,6 +38,7 @@ export class QuestionForm {
       this.problem && h("p.field-problem", { role: "alert" }, this.problem),
       h("div.question-actions", this.actions()),
       this.asksName && this.nameInput(),
+      this.code && codePanel(this.code),
     );
   }
 

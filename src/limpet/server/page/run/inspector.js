@@ -4,7 +4,7 @@ import { get, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { codePanel, copyButton, stateCode } from "../parts/code.js";
 import { complain } from "../parts/dialog.js";
-import { count, exactTime, size, span, statusLabel } from "../parts/labels.js";
+import { count, exactTime, size, span, statusLabel, timeView } from "../parts/labels.js";
 import { diffView, stateTree, TreeState, valueTree } from "../parts/values.js";
 import { piecesOf } from "./timeline_model.js";
 
@@ -170,7 +170,7 @@ export class Inspector {
     const { row } = this;
     const asked = this.detail?.questions ?? [];
     const answers = Object.entries(this.detail?.answers ?? {});
-    const by = this.detail?.by ?? {};
+    const { by = {}, answered = {} } = this.detail ?? {};
     return [
       row.status === "waiting" && h("p", { key: "waits" }, `waits for ${row.note}`),
       row.status === "skipped" && h("p", { key: "skipped" }, row.note),
@@ -184,7 +184,7 @@ export class Inspector {
               "dd",
               { key: `${id}-a` },
               valueTree(value, this.tree, `answer-${id}`),
-              by[id] && h("span.faint", ` by ${by[id]}`),
+              h("span.faint", ` ${by[id] ? `by ${by[id]}, ` : ""}`, timeView(answered[id])),
             ),
           ]),
         ),

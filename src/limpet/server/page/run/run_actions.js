@@ -3,7 +3,18 @@
 import { get, post, remove, ROOT, runPath, urlOf } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
-import { answerCode, cancelCode, confirm, copy, copyButton, deleteCode, retryCode, rollbackCode, sendCode, textField } from "../parts/code.js";
+import {
+  answerCode,
+  cancelCode,
+  confirm,
+  copy,
+  copyButton,
+  deleteCode,
+  retryCode,
+  rollbackCode,
+  sendCode,
+  textField,
+} from "../parts/code.js";
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
 import { count, exactTime, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";

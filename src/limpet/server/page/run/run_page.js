@@ -5,6 +5,7 @@ import { h, refresh } from "../core/dom.js";
 import { LiveStream } from "../core/live.js";
 import { settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
+import { answerCode } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/runs_table.js";
@@ -281,12 +282,16 @@ export class RunPage {
   }
 
   questionForms() {
-    if (this.about.read_only) return [];
     const open = this.run.questions;
+    if (this.about.read_only) return open.map(({ id, prompt }) => ({ view: () => h("p.prompt", { key: id }, prompt) }));
     for (const id of this.forms.keys()) if (!open.some((each) => each.id === id)) this.forms.delete(id);
     return open.map((question) => {
       if (!this.forms.has(question.id)) {
-        this.forms.set(question.id, new QuestionForm(question, (value, by) => this.answer(question, value, by)));
+        const code = answerCode(this.id, question);
+        this.forms.set(
+          question.id,
+          new QuestionForm(question, (value, by) => this.answer(question, value, by), { code }),
+        );
       }
       return this.forms.get(question.id);
     });
