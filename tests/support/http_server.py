@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from types import TracebackType
 from typing import Any, Self
@@ -77,10 +77,10 @@ class Events(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with suppress(OSError, HTTPException):  # it has left, or the server has ended
-            response = self._connection.getresponse()
-            self.status = response.status
-            self._read(line.decode().rstrip("\n") for line in response)
+        with closing(self._connection), suppress(OSError, HTTPException):  # it has left, or the server has ended
+            with self._connection.getresponse() as response:
+                self.status = response.status
+                self._read(line.decode().rstrip("\n") for line in response)
 
     def _read(self, lines: Iterator[str]) -> None:
         fields: dict[str, str] = {}
@@ -108,4 +108,3 @@ class Events(threading.Thread):
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.join(SOON)
-        self._connection.close()

@@ -1,0 +1,253 @@
+"""H19: a secret is in no answer, wherever it is in a run, and whatever is asked for."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import pytest
+from pydantic import BaseModel, SecretStr
+
+from limpet import (
+    END,
+    LimpetError,
+    MemoryStore,
+    NodeContext,
+    Schedules,
+    StateGraph,
+    Workflow,
+    append,
+    emit,
+    pause,
+    receive,
+    register_type,
+    secret,
+)
+from limpet.journal.encoding import user_types
+from limpet.server import app
+from limpet.server.application import ENDPOINTS
+from support.http_api import CANARY, Client, filled, required
+from support.http_server import API, TOKEN, Events, served
+
+FORMS = (CANARY, b64encode(CANARY.encode()).decode().rstrip("="))
+
+
+@register_type
+@dataclass
+class Login:
+    """A value of a state with a field of the name of a secret key."""
+
+    user: str
+    password: str
+
+
+@register_type
+class Account(BaseModel):
+    """A value of a state with a secret of pydantic's own kind."""
+
+    name: str
+    key: SecretStr = SecretStr(CANARY)
+
+
+class Secretive(BaseModel):
+    """A state with secrets of all kinds."""
+
+    topic: str = ""
+    password: Annotated[str, secret] = CANARY
+    tokens: Annotated[list[str], append, secret] = [CANARY]
+    key: SecretStr = SecretStr(CANARY)
+    login: Login | None = None
+    account: Account | None = None
+    nested: dict[str, Any] = {}
+    code: Annotated[str, secret] = ""
+
+
+def inner(store: Any) -> StateGraph:
+    graph = StateGraph({"password": Annotated[str, secret], "deep": str}, name="inner")
+    graph.add_node("deep", run=lambda state: {"deep": "done"}).set_entry_point("deep")
+    return graph.add_edge("deep", END).compile(store=store, preserve=True)
+
+
+def secretive(store: Any) -> StateGraph:
+    """A graph with secrets in its state, its output, its answers, its messages, its children and its errors."""
+    child = inner(store)
+    graph = StateGraph(Secretive, name="secretive")
+
+    def fill(state: Any) -> dict[str, Any]:
+        emit({"password": CANARY, "shown": 1})
+        return {
+            "login": Login("ann", CANARY),
+            "account": Account(name="ann"),
+            "nested": {"deep": [{"password": CANARY}]},
+            "tokens": [CANARY],
+        }
+
+    def wait(state: Any) -> None:
+        receive("password")
+
+    def ask(state: Any) -> dict[str, Any]:
+        return {"code": pause("Your code?", secret=True)}
+
+    def start(state: Any, ctx: NodeContext) -> None:
+        ctx.start(child, {"password": CANARY}, config={"password": CANARY})
+
+    def fail(state: Any) -> None:
+        raise ValueError(f"wrong password {CANARY}")
+
+    for node in (fill, wait, ask, start, fail):
+        graph.add_node(node.__name__, node)
+    graph.set_entry_point("fill")
+    for one, other in [("fill", "wait"), ("wait", "ask"), ("ask", "start"), ("start", "fail"), ("fail", END)]:
+        graph.add_edge(one, other)
+    return graph.compile(store=store, preserve=True)
+
+
+def tasks(store: Any) -> Workflow:
+    """A workflow whose inputs, context and results are secret."""
+    flow = Workflow("tasks", secrets=["password"], store=store, preserve=True)
+    flow.add_task("log_in", lambda password: f"session {password}", secret=True)
+    flow.add_task("use", lambda log_in: {"password": CANARY, "length": len(log_in)}, ["log_in"])
+    flow.add_task("fail", lambda use, log_in: 1 // (len(log_in) - len(log_in)), ["use", "log_in"])
+    return flow
+
+
+def run_all(store: Any) -> list[Any]:
+    """Have a run of each graph in a store, and a schedule; returns the graphs."""
+    graph = secretive(store)
+    flow = tasks(store)
+    config = {"password": CANARY}
+    with suppress(LimpetError):
+        graph.execute({"topic": "x"}, config, run_id="graph")
+    graph.get("graph").send("password", CANARY)
+    for answer in ((), (CANARY,)):
+        with suppress(LimpetError):
+            graph.resume("graph", *answer)
+    assert graph.get("graph").status == "failed"
+    with suppress(LimpetError):
+        flow.execute({"password": CANARY}, config, run_id="flow")
+    graph.start({"password": CANARY}, config, run_id="queued")
+    Schedules(store).add("nightly", graph, every="1h", input={"password": CANARY}, config=config)
+    return [graph, flow, inner(store)]
+
+
+def paths(client: Client) -> Iterator[tuple[str, dict[str, Any]]]:
+    """All paths that can be read, with all that can be asked for."""
+    run_ids = [each["run_id"] for each in client.read("/runs")["runs"]]
+    assert len(run_ids) >= 4  # with the child
+    for endpoint in ENDPOINTS:
+        if endpoint.method != "GET" or endpoint.gives == "EventStream":
+            continue
+        names = {each.name for each in endpoint.query}
+        for run_id in run_ids if "{run_id}" in endpoint.path else ["none"]:
+            for graph in ("secretive", "tasks") if "{graph}" in endpoint.path else ["none"]:
+                for row in map(str, range(8)) if "{row}" in endpoint.path else ["0"]:
+                    path = filled(endpoint, run_id=run_id, graph=graph, name="nightly", row=row)
+                    params = required(endpoint) | ({"with": "flow"} if "with" in names else {})
+                    yield path, params
+                    for name, values in (
+                        ("step", range(8)),
+                        ("b", range(8)),
+                        ("whole", ["true"]),
+                        ("key", [*Secretive.model_fields, "tasks", "inputs", "context", "dag"]),
+                        ("task", ["log_in", "use", "fail"]),
+                        ("run_id", run_ids),
+                        ("text", [CANARY, "password"]),
+                    ):
+                        if name in names:
+                            yield from ((path, {**params, name: value}) for value in values)
+    yield from ((path, {}) for path in ("/metrics", "/healthz", f"{API}/openapi.json", "/", "/runs/graph"))
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_no_answer_has_a_secret(knows_code: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: with the code of the graphs and without it, where the classes of values aren't known either."""
+    store = MemoryStore()
+    graphs = run_all(store)
+    if not knows_code:
+        monkeypatch.setattr(user_types.TYPES, "is_known", lambda name: False)
+        graphs = []
+    seen = 0
+    with Client(app(store, graphs, token=TOKEN), store, None) as client:
+        for path, params in paths(client):
+            answer = client.get(path, params=params)
+            assert answer.status_code < 500, (path, params, answer.text)
+            seen += answer.status_code == 200
+            if params.get("text") != CANARY:  # which the client said itself
+                assert not any(form in answer.text for form in FORMS), (path, params)
+        assert client.read("/runs/graph/state")["values"]["topic"] == "x"
+        assert "‹secret›" in client.get(f"{API}/runs/graph/state").text
+    assert seen > 100
+
+
+def test_no_answer_to_a_change_has_a_secret() -> None:
+    """H19: also not of what the client has just sent."""
+    store = MemoryStore()
+    graphs = run_all(store)
+    with Client(app(store, graphs, token=TOKEN), store, None) as client:
+        answers = [
+            client.post(f"{API}/runs/graph/fork", json={"step": 1, "update": {"password": CANARY}}),
+            client.post(f"{API}/runs/graph/retry", json={"update": {"password": CANARY}}),
+            client.post(f"{API}/runs/graph/rollback", json={"step": 1}),
+            client.post(f"{API}/runs/graph/answer", json={"value": CANARY}),
+            client.post(f"{API}/runs/fork", json={"run_ids": ["flow"]}),
+            client.post(f"{API}/runs/send", json={"run_ids": ["flow"], "name": "password", "value": CANARY}),
+            client.post(
+                f"{API}/graphs/secretive/runs", json={"input": {"password": CANARY, "tokens": CANARY}}
+            ),
+            client.post(f"{API}/graphs/secretive/runs", json={"input": {"password": [CANARY]}}),
+            client.post(f"{API}/graphs/tasks/runs", json={"input": {"password": CANARY}}),
+            client.post(
+                f"{API}/schedules",
+                json={"name": "s", "graph": "secretive", "every": "1h", "input": {"password": CANARY}},
+            ),
+            client.post(
+                f"{API}/schedules",
+                json={"name": "nightly", "graph": "secretive", "every": "1h", "input": {"password": "x"}},
+            ),
+        ]
+        for answer in answers:
+            assert answer.status_code < 500, answer.text
+            assert not any(form in answer.text for form in FORMS), answer.text
+        assert sum(answer.status_code == 200 for answer in answers) >= 5
+
+
+def test_a_run_with_secrets_is_not_exported_over_http() -> None:
+    """H19: its file would have them, also those that only answered a question."""
+    store = MemoryStore()
+    graphs = run_all(store)
+    door = StateGraph(name="door").add_node("ask", run=lambda state: {"long": len(pause("?", secret=True))})
+    door.set_entry_point("ask").set_finish_point("ask").compile(store=store, preserve=True)
+    with suppress(LimpetError):
+        door.execute({}, run_id="asked")
+    door.resume("asked", CANARY)
+    with Client(app(store, [*graphs, door], token=TOKEN), store, None) as client:
+        for run_id in ("graph", "flow", "queued", "asked"):
+            refused = client.read(f"/runs/{run_id}/export", 403)
+            assert refused["code"] == "has-secrets"
+            assert "limpet runs export" in refused["advice"]
+
+
+def test_live_streams_have_no_secret() -> None:
+    """H19: neither events nor rows of the timeline."""
+    store = MemoryStore()
+    graphs = run_all(store)
+    with served(store, graphs) as server:
+        for path in ("/runs/graph/live", "/runs/flow/live", "/runs/graph/timeline/live"):
+            events = Events(server, path)
+            events.join(60)
+            assert events.kinds[-1] == "end"
+            assert len(events.messages) > 1
+            assert not any(form in str(events.messages) for form in FORMS)
+
+
+def test_the_default_of_a_secret_key_is_not_in_the_schema() -> None:
+    """H19: a form needs its type alone."""
+    store = MemoryStore()
+    with Client(app(store, [secretive(store)], token=TOKEN), store, None) as client:
+        schema = client.read("/graphs/secretive")["schema"]["properties"]
+        assert schema["password"]["writeOnly"] is True
+        assert "default" not in schema["password"]
+        assert schema["topic"]["default"] == ""

@@ -1,0 +1,240 @@
+"""H19: who may ask, and what every answer has."""
+
+from __future__ import annotations
+
+import pytest
+
+from limpet import MemoryStore, UsageError
+from limpet.server import app
+from limpet.server.application import ENDPOINTS
+from limpet.server.security import Guard, is_address, split_host
+from support.http_api import CANARY, HOST, api, article, asking, filled, required
+from support.http_server import API, TOKEN
+
+ROUTES = [
+    *((each.method, filled(each)) for each in ENDPOINTS if not each.is_public),
+    ("GET", f"{API}/openapi.json"),
+    ("GET", "/metrics"),
+]
+BEARER = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "code"),
+    [
+        ({}, 401, "no-token"),
+        ({"authorization": "Bearer wrong"}, 401, "no-token"),
+        ({"authorization": f"Bearer {TOKEN}x"}, 401, "no-token"),
+        ({"authorization": f"Basic {TOKEN}"}, 401, "no-token"),
+        ({"authorization": "Bearer \udcff".encode("utf-8", "surrogateescape")}, 401, "no-token"),
+        ({"cookie": "limpet_token_8000=wrong"}, 401, "no-token"),
+        ({"cookie": f'limpet_token_8000="{TOKEN}"'}, 401, "no-token"),
+        ({**BEARER, "origin": "http://evil.example"}, 403, "other-origin"),
+        ({**BEARER, "origin": "null"}, 403, "other-origin"),
+        ({**BEARER, "origin": "http://localhost:9000"}, 403, "other-origin"),
+        ({**BEARER, "host": "evil.example:8000"}, 421, "wrong-host"),
+        ({**BEARER, "host": "localhost.evil.example"}, 421, "wrong-host"),
+        ({**BEARER, "host": ""}, 421, "wrong-host"),
+    ],
+)
+def test_every_route_refuses_requests_that_may_not_be_made(
+    headers: dict[str, str], status: int, code: str
+) -> None:
+    """H19: without the token, with a wrong one, of a page elsewhere, or under a name that was rebound."""
+    with api() as client:
+        client.forget_token()
+        for method, path in ROUTES:
+            answer = client.request(method, path, headers={"host": HOST, **headers})
+            assert (answer.status_code, answer.json()["code"]) == (status, code), path
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.json()["status"] == status
+
+
+def test_only_pages_of_the_server_change_anything() -> None:
+    """H19: a browser says which site a request is from, also where it sends no origin."""
+    with api() as client:
+        for site, status in [
+            ("cross-site", 403),
+            ("same-site", 403),
+            ("same-origin", 404),
+            ("none", 404),
+        ]:
+            answer = client.post(f"{API}/runs/none/cancel", headers={"sec-fetch-site": site})
+            assert answer.status_code == status
+        assert client.get(f"{API}/runs", headers={"sec-fetch-site": "cross-site"}).status_code == 200
+        own = {"origin": f"http://{HOST}"}
+        assert client.post(f"{API}/runs/none/cancel", headers=own).status_code == 404
+
+
+def test_public_routes_need_no_token_and_tell_nothing() -> None:
+    """H19: whether the store answers, and what a link has a token of its own for."""
+    with api() as client:
+        client.forget_token()
+        assert client.get("/healthz").json() == {"status": "ok"}
+        assert client.get("/healthz", headers={"host": "evil.example"}).status_code == 421
+        for endpoint in ENDPOINTS:
+            if endpoint.is_public:
+                assert client.request(endpoint.method, filled(endpoint)).status_code in (400, 404)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT", "PATCH", "CONNECT"])
+def test_odd_methods_do_nothing(method: str) -> None:
+    """H19: HEAD is answered like GET, the others aren't; none needs less."""
+    with api() as client:
+        client.run_until_it_stops("kelp", topic="kelp")
+        for endpoint in ENDPOINTS:
+            path = filled(endpoint, run_id="kelp")
+            answer = client.request(method, path)
+            if method == "HEAD":
+                assert answer.content == b""
+                assert answer.status_code in (200, 400, 403, 404, 405), path
+            else:
+                assert answer.status_code == 405, path
+                assert answer.headers["allow"]
+                assert answer.json()["code"] == "no-route"
+            assert "access-control-allow-origin" not in answer.headers
+        assert client.read("/runs/kelp")["status"] == "paused"
+        client.forget_token()
+        assert client.head(f"{API}/runs/kelp").status_code == 401
+
+
+def test_every_answer_forbids_browsers_to_run_or_embed_it() -> None:
+    """H19: answers, problems, files and routes that don't exist."""
+    with api() as client:
+        client.run_until_it_stops("kelp", topic="kelp")
+        for path in (f"{API}/runs/kelp", f"{API}/runs/none", "/nothing", "/metrics", "/healthz"):
+            headers = client.get(path).headers
+            assert "default-src 'self'" in headers["content-security-policy"]
+            assert "unsafe" not in headers["content-security-policy"]
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["x-frame-options"] == "DENY"
+            assert headers["referrer-policy"] == "no-referrer"
+            assert headers["cache-control"] == "no-store"
+
+
+def test_stored_texts_are_never_html() -> None:
+    """H19: neither ids nor values; what they are in isn't a type that browsers render."""
+    script = "<script>alert(1)</script>"
+    with api() as client:
+        client.run_until_it_stops(script, topic=script)
+        run_id = "%3Cscript%3Ealert(1)%3C%2Fscript%3E"
+        for path in ("", "/state", "/events", "/timeline", "/history"):
+            answer = client.get(f"{API}/runs/{run_id}{path}")
+            assert answer.status_code == 200
+            assert answer.headers["content-type"] == "application/json"
+        picture = client.get(f"{API}/graphs/article/picture", params={"run_id": script})
+        assert picture.headers["content-type"].startswith("image/svg+xml")
+        assert script not in picture.text
+
+
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        "%00",
+        "a%0Ab",
+        "a%0D%0Aset-cookie:%20x=y",
+        "..%2f..%2fetc%2fpasswd",
+        "%2e%2e",
+        "%ED%A0%80",
+        "%FF%FE",
+        "x" * 5000,
+        "%F0%9F%90%9A",
+        "%22%3E%3Cimg%3E",
+    ],
+)
+def test_hostile_ids_are_runs_that_do_not_exist(run_id: str) -> None:
+    """H19: no header, file or query is made of them."""
+    with api() as client:
+        for endpoint in ENDPOINTS:
+            if "{run_id}" not in endpoint.path:
+                continue
+            path = filled(endpoint, run_id=run_id)
+            answer = client.request(endpoint.method, path, params=required(endpoint), json={})
+            assert answer.status_code in (200, 400, 404), (path[:100], answer.text)
+            assert "set-cookie" not in answer.headers
+
+
+def test_an_exported_file_has_a_name_that_is_no_header() -> None:
+    """H19: quotes, line breaks and slashes of an id are escaped."""
+    run_id = 'a"b\\c/é; filename=x'
+    with api(asking) as client:
+        client.run_until_it_stops(run_id)
+        answer = client.get(f"{API}/runs/{'a%22b%5Cc%2F%C3%A9%3B%20filename%3Dx'}/export")
+        assert answer.status_code == 200, answer.text
+        disposition = answer.headers["content-disposition"]
+        assert disposition == "attachment; filename*=UTF-8''a%22b%5Cc%2F%C3%A9%3B%20filename%3Dx.run"
+
+
+def test_a_read_only_server_changes_nothing() -> None:
+    """H19: every route that would is refused, whatever is asked of it."""
+    with api(read_only=True) as client:
+        client.run_until_it_stops("kelp", topic="kelp")
+        for endpoint in ENDPOINTS:
+            if endpoint.method != "GET":
+                answer = client.request(endpoint.method, filled(endpoint, run_id="kelp"), json={})
+                assert (answer.status_code, answer.json()["code"]) == (403, "read-only"), endpoint.path
+        assert client.read("/runs/kelp")["status"] == "paused"
+        assert client.read("/about")["read_only"] is True
+
+
+def test_a_server_without_a_token_is_refused() -> None:
+    """H19: it would serve every program that can reach it."""
+    for options in ({}, {"token": ""}):
+        with pytest.raises(UsageError, match="token"):
+            app(MemoryStore(), **options)
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "port"),
+    [
+        ("localhost:8000", "localhost", "8000"),
+        ("localhost", "localhost", ""),
+        ("[::1]:8000", "[::1]", "8000"),
+        ("[::1]", "[::1]", ""),
+        ("", "", ""),
+        (":80", ":80", ""),
+    ],
+)
+def test_a_host_has_a_name_and_maybe_a_port(host: str, name: str, port: str) -> None:
+    """H19."""
+    assert split_host(host) == (name, port)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "host", "is_allowed"),
+    [
+        (("localhost",), "LOCALHOST:1", True),
+        (("localhost",), "localhost.:1", False),
+        (("0.0.0.0",), "192.168.1.2:1", True),
+        (("0.0.0.0",), "rebound.example:1", False),
+        (("[::]",), "[fe80::1]:1", True),
+        (("runs.example",), "runs.example", True),
+        (None, "anything.example", True),
+    ],
+)
+def test_a_server_is_reached_under_the_names_that_were_allowed(
+    allowed: tuple[str, ...] | None, host: str, is_allowed: bool
+) -> None:
+    """H19: a server for all addresses of a machine is reached by any address, and by no name."""
+    guard = Guard("token", hosts=allowed)
+    if is_allowed:
+        guard.check_host({"host": host})
+        return
+    with pytest.raises(Exception, match="isn't reached"):
+        guard.check_host({"host": host})
+
+
+def test_an_address_is_not_a_name() -> None:
+    """H19."""
+    assert is_address("127.0.0.1")
+    assert is_address("[::1]")
+    assert not is_address("localhost")
+    assert not is_address("127.0.0.1.example")
+
+
+def test_the_canary_of_these_tests_is_in_the_state() -> None:
+    """H19: tests that look for it would pass without it, too."""
+    store = MemoryStore()
+    graph = article(store)
+    list(graph.stream({"topic": "kelp"}, run_id="kelp"))
+    assert graph.get("kelp").state["password"] == CANARY
