@@ -11,8 +11,8 @@ from typing import Any, Final
 LONGEST_NOTE: Final = 300
 """Characters of an error or a question that a row has. The events have all of it."""
 
-MAX_KEPT_ROWS: Final = 100_000
-"""Rows of one run that are kept: the newest. Each takes some 500 bytes."""
+MAX_KEPT_ROWS: Final = 150_000
+"""Rows of one run that are kept: the newest. Each takes some 400 bytes."""
 
 DROPPED_AT_ONCE: Final = 1000
 

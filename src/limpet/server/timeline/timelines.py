@@ -24,7 +24,7 @@ MAX_ROWS: Final = 5000
 KEPT_TIMELINES: Final = 8
 """How many runs' timelines are remembered."""
 
-KEPT_ROWS: Final = 200_000
+KEPT_ROWS: Final = 250_000
 """How many rows all of them may have, unless one alone has more."""
 
 
