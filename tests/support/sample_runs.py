@@ -1,7 +1,7 @@
 """Runs of every kind: for the pictures of the web page, and for its tests.
 
-    PYTHONPATH=src:tests .venv/bin/python -m support.sample_runs runs.db
-    PYTHONPATH=src:tests .venv/bin/limpet serve --store sqlite:///runs.db --graph support.sample_runs:research
+PYTHONPATH=src:tests .venv/bin/python -m support.sample_runs runs.db
+PYTHONPATH=src:tests .venv/bin/limpet serve --store sqlite:///runs.db --graph support.sample_runs:research
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def research() -> StateGraph:
     graph = StateGraph({"queue": list, "ratings": list, "strict": bool}, name="research")
     for node in (plan, papers, read, news):
         graph.add_node(node.__name__, node)
-    graph.add_node("rate", rate, retry=Retry(attempts=3, backoff=0.5))
+    graph.add_node("rate", rate, retry=Retry(attempts=3, backoff=PACE * 10))
     graph.add_fanin_node("combine", run=combine)
     graph.set_entry_point("plan")
     graph.add_parallel_edge("plan", "papers", "combine").add_parallel_edge("plan", "news", "combine")
@@ -155,7 +155,7 @@ def _slowly(steps: int, value: Any) -> Any:
 
 def wide() -> StateGraph:
     """A graph of two thousand nodes, too large to be drawn."""
-    graph = StateGraph(name="wide")
+    graph = StateGraph(name="wide", max_iterations=None)
     names = [f"node {number}" for number in range(2000)]
     for name in names:
         graph.add_node(name, lambda state: {})
@@ -174,6 +174,43 @@ def counter() -> StateGraph:
     )
 
 
+COLOURS = ("red", "orange", "yellow", "green", "blue", "indigo", "violet")
+
+TRIP = {
+    "type": "object",
+    "properties": {
+        "place": {"type": "string"},
+        "days": {"type": "integer"},
+        "rooms": {"type": "object", "properties": {"beds": {"type": "integer"}, "view": {"type": "boolean"}}},
+    },
+    "required": ["place", "days"],
+}
+
+QUESTIONS: dict[str, dict[str, Any]] = {
+    "Publish it?": {"choices": ["now", "later"]},
+    "Which colour?": {"choices": COLOURS},
+    "What is it called?": {},
+    "How many?": {"schema": {"type": "integer", "minimum": 1}},
+    "Is it alive?": {"schema": bool},
+    "Which of them?": {"schema": {"type": "array", "items": {"enum": ["logs", "caches", "reports"]}}},
+    "Where to?": {"schema": TRIP},
+    "What else?": {"schema": {"type": "array"}},
+    "What is the password?": {"secret": True},
+}
+"""Questions of every kind, with what each allows as an answer."""
+
+
+def survey() -> StateGraph:
+    """A node that asks questions of every kind, one after another. It keeps the answers that aren't secret."""
+
+    def ask(state: Any) -> dict[str, Any]:
+        answers = [pause(prompt, **kind) for prompt, kind in QUESTIONS.items()]
+        return {"answers": answers[:-1], "length": len(answers[-1])}
+
+    graph = StateGraph({"answers": list, "length": int}, name="survey").add_node("ask", ask)
+    return graph.set_entry_point("ask").set_finish_point("ask")
+
+
 def fill(store: Any) -> dict[str, Any]:
     """Put runs of every kind into a store, and return the graphs by name."""
     graphs: dict[str, Any] = {"article": article(), "research": research(), "import": order()}
@@ -186,7 +223,7 @@ def fill(store: Any) -> dict[str, Any]:
     _run(graphs["research"], {"strict": True}, "rocks-5", tags=["nightly"])
     _run(graphs["import"], {}, "batch-6")
     with suppress(LimpetError):
-        graphs["article"].start({"topic": "weed"}, run_id="weed-7", delay="3h")
+        graphs["article"].start({"topic": "weed"}, run_id="weed-7", delay=3 * 3600)
     graphs["research"].start({}, run_id="papers-8")
     graphs["article"].start({"topic": "sand"}, run_id="sand-9")
     graphs["article"].get("sand-9").cancel()

@@ -1,0 +1,241 @@
+"""The list of runs in a real browser."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from limpet import MemoryStore
+from support import sample_runs
+from support.browser import Page, Visitor, address_of, expect
+from support.http_server import TOKEN
+from support.waiting import until
+
+
+def shown(page: Page, *run_ids: str) -> None:
+    """Wait until the list has exactly these runs, in this order."""
+    links = page.get_by_role("table").get_by_role("link").filter(has_text=re.compile(r"-\d+$"))
+    expect(links).to_have_text(list(run_ids))
+
+
+def queued_runs(number: int) -> tuple[Any, Any]:
+    """A store with this many runs that wait for a worker, and their graph."""
+    store = MemoryStore()
+    graph = sample_runs.counter().compile(store=store)
+    for index in range(number):
+        graph.start({"until": 3}, run_id=f"run-{index}")
+    return store, graph
+
+
+def test_a_url_with_the_token_gives_a_cookie_and_loses_the_token(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: neither the address nor the history of the browser has it, and scripts can't read the cookie."""
+    server = serve(samples.store, samples.graphs.values())
+    page = visitor.open(server, "/runs?q=tag%3Anightly")
+    shown(page, "rocks-5", "tides-3", "kelp-1")
+    assert page.url == f"{server.address}/runs?q=tag%3Anightly"
+    (cookie,) = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert TOKEN not in cookie["value"]
+    assert page.evaluate("document.cookie") == ""
+    page.goto(server.address + "/graphs")
+    expect(page.get_by_role("heading", name="Graphs")).to_be_visible()
+    page.go_back()
+    shown(page, "rocks-5", "tides-3", "kelp-1")
+    assert "token" not in page.url
+
+
+def test_chips_count_runs_by_status_and_filter_the_list(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: the filter is in the address, and still there after a reload."""
+    server = serve(samples.store, samples.graphs.values())
+    page = visitor.open(server)
+    chips = page.get_by_role("group", name="filter by status").get_by_role("button")
+    expect(chips).to_have_count(6)
+    for words in ("2 paused", "1 cancelled", "1 queued", "1 sleeping"):
+        expect(chips.filter(has_text=words)).to_be_visible()
+    page.get_by_role("button", name="1 failed").click()
+    shown(page, "rocks-5")
+    expect(page.get_by_role("button", name="1 failed")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="3 completed").click()
+    shown(page, "rocks-5", "papers-4", "tides-3", "moss-2")
+    assert page.url == f"{server.address}/?q=status%3Afailed+status%3Acompleted"
+    page.reload()
+    shown(page, "rocks-5", "papers-4", "tides-3", "moss-2")
+    expect(page.get_by_role("combobox")).to_have_value("status:failed status:completed")
+    page.get_by_role("button", name="1 failed").click()
+    shown(page, "papers-4", "tides-3", "moss-2")
+
+
+def test_a_filter_is_typed_with_suggestions_by_keys_alone(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()))
+    shown_first = page.get_by_role("link", name="sand-9")
+    expect(shown_first).to_be_visible()
+    page.keyboard.press("/")
+    box = page.get_by_role("combobox", name="filter the runs")
+    expect(box).to_be_focused()
+    page.keyboard.type("gra")
+    expect(page.get_by_role("option")).to_have_count(2)  # the other opens a run with this id
+    expect(page.get_by_role("option", name="graph:")).to_contain_text("the name of its graph")
+    page.keyboard.press("ArrowUp")
+    expect(page.get_by_role("option", name="graph:", selected=True)).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(box).to_have_value("graph:")
+    expect(page.get_by_role("option")).to_have_text(["graph:article", "graph:import", "graph:research"])
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    shown(page, "papers-8", "rocks-5", "papers-4")
+    page.keyboard.type(" status:fai")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    shown(page, "rocks-5")
+    expect(page.get_by_role("listbox")).to_have_count(0)
+    expect(page).to_have_url(re.compile(r"\?q=graph%3Aresearch\+status%3Afailed$"))
+
+
+def test_back_and_forward_keep_the_filter(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    server = serve(samples.store, samples.graphs.values())
+    page = visitor.open(server, "/runs?q=graph%3Aarticle")
+    shown(page, "sand-9", "weed-7", "tides-3", "moss-2", "kelp-1")
+    page.get_by_role("link", name="moss-2").click()
+    expect(page.get_by_role("heading", name="moss-2")).to_be_visible()
+    page.go_back()
+    shown(page, "sand-9", "weed-7", "tides-3", "moss-2", "kelp-1")
+    expect(page.get_by_role("combobox")).to_have_value("graph:article")
+    page.go_forward()
+    expect(page.get_by_role("heading", name="moss-2")).to_be_visible()
+    page.get_by_role("link", name="runs", exact=True).click()
+    expect(page.get_by_role("combobox")).to_have_value("")
+    page.go_back()
+    page.go_back()
+    expect(page.get_by_role("combobox")).to_have_value("graph:article")
+
+
+def test_a_filter_that_is_wrong_says_why_and_keeps_the_list(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()))
+    box = page.get_by_role("combobox")
+    visitor.excuse("status of 400")
+    for text, problem in (
+        ("colour:red", "there is no filter “colour:”"),
+        ("status:broken", "there is no status “broken”"),
+        ("since:soon", "soon"),
+    ):
+        box.fill(text)
+        expect(page.get_by_role("alert")).to_contain_text(problem)
+        expect(page.get_by_role("link", name="sand-9")).to_be_visible()
+    box.fill('text:"no rating"')
+    shown(page, "rocks-5")
+    box.fill("nothing like this")
+    expect(page.get_by_text("No run matches.")).to_be_visible()
+    page.get_by_role("button", name="Show all runs").click()
+    expect(page.get_by_role("link", name="sand-9")).to_be_visible()
+    expect(box).to_have_value("")
+
+
+def test_the_id_of_a_run_opens_it(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: what isn't the id of a run is a text to search for."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()))
+    visitor.excuse("status of 404")
+    box = page.get_by_role("combobox")
+    box.fill("rating")
+    box.press("Enter")
+    shown(page, "rocks-5")
+    box.fill("kelp-1")
+    box.press("Enter")
+    expect(page.get_by_role("heading", name="kelp-1")).to_be_visible()
+
+
+def test_runs_that_wait_for_a_person_are_on_top_and_are_answered_there(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: a question with few choices has a button for each; another one leads to its form."""
+    server = serve(samples.store, samples.graphs.values(), works=True)
+    page = visitor.open(server)
+    waiting = page.get_by_role("region", name="runs that wait for you")
+    expect(waiting.get_by_role("listitem")).to_have_count(2)
+    waiting.get_by_role("button", name="yes").click()
+    expect(page.get_by_role("status").get_by_text("answered kelp-1")).to_be_visible()
+    expect(waiting.get_by_role("listitem")).to_have_count(1)
+    expect(page.get_by_role("row", name="completed article kelp-1")).to_be_visible()
+    assert samples.graphs["article"].get("kelp-1").state["verdict"] == "yes"
+    waiting.get_by_role("link", name="How shall the index be rebuilt?").click()
+    expect(page.get_by_role("heading", name="batch-6")).to_be_visible()
+
+
+def test_long_lists_have_pages(serve: Any, visitor: Visitor) -> None:
+    """H20: each with an address of its own."""
+    store, graph = queued_runs(120)
+    page = visitor.open(serve(store, [graph]))
+    rows = page.get_by_role("row")
+    expect(rows).to_have_count(51)
+    expect(page.get_by_role("link", name="run-119")).to_be_visible()
+    expect(page.get_by_role("link", name="newest")).to_have_count(0)
+    page.get_by_role("link", name="older").click()
+    expect(page.get_by_role("link", name="run-69")).to_be_visible()
+    expect(rows).to_have_count(51)
+    page.reload()
+    page.get_by_role("link", name="older").click()
+    expect(rows).to_have_count(21)
+    expect(page.get_by_role("link", name="older")).to_have_count(0)
+    page.go_back()
+    expect(page.get_by_role("link", name="run-69")).to_be_visible()
+    page.get_by_role("link", name="newest").click()
+    expect(page.get_by_role("link", name="run-119")).to_be_visible()
+
+
+def test_an_empty_store_teaches(serve: Any, visitor: Visitor) -> None:
+    """H20: the Python on the page makes a run, and the page shows it without being loaded again."""
+    store = MemoryStore()
+    page = visitor.open(serve(store))
+    expect(page.get_by_text("There are no runs yet")).to_be_visible()
+    code = page.get_by_role("figure").locator("code").inner_text()
+    exec(code.replace('"sqlite:///runs.db"', "STORE"), {"STORE": store})
+    row = page.get_by_role("row", name="hello")
+    expect(row).to_be_visible()
+    expect(row.get_by_role("img", name="completed")).to_be_visible()
+    for name, words in (
+        ("graphs", "the code of no graph"),
+        ("schedules", "Nothing starts by itself yet"),
+        ("workers", "No worker is running"),
+    ):
+        page.get_by_role("link", name=name, exact=True).click()
+        expect(page.get_by_text(words)).to_be_visible()
+
+
+def test_a_new_run_appears_and_the_others_keep_their_order(serve: Any, visitor: Visitor) -> None:
+    """H20: without being asked for; a run that ended changes in its place."""
+    store, graph = queued_runs(3)
+    page = visitor.open(serve(store, [graph]))
+    shown(page, "run-2", "run-1", "run-0")
+    page.evaluate("document.querySelector('h1').dataset.seen = 'yes'")
+    graph.start({"until": 3}, run_id="run-3")
+    shown(page, "run-3", "run-2", "run-1", "run-0")
+    graph.resume("run-1")
+    until(lambda: graph.get("run-1").status == "completed")
+    expect(page.get_by_role("row", name="completed counter run-1")).to_be_visible()
+    assert page.evaluate("document.querySelector('h1').dataset.seen") == "yes"
+
+
+def test_a_store_that_can_only_be_read_offers_no_changes(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    server = serve(samples.store, samples.graphs.values(), read_only=True)
+    page = visitor.open(server)
+    expect(page.get_by_text("read-only")).to_be_visible()
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    expect(page.get_by_role("checkbox")).to_have_count(0)
+    expect(page.get_by_role("button", name="yes")).to_have_count(0)
+    page.get_by_role("link", name="rocks-5").click()
+    expect(page.get_by_role("heading", name="rocks-5")).to_be_visible()
+    expect(page.get_by_role("link", name="export")).to_be_visible()
+    for name in ("retry", "fork", "cancel", "more actions"):
+        expect(page.get_by_role("button", name=name)).to_have_count(0)
+    page.goto(address_of(server, "/graphs/article", ""))
+    expect(page.get_by_role("heading", name="article")).to_be_visible()
+    expect(page.get_by_role("button", name="Start")).to_have_count(0)

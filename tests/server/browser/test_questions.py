@@ -1,0 +1,202 @@
+"""Questions of runs as forms in a real browser, and links with which one question is answered."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore, RunPaused
+from limpet.server import app
+from limpet.server.question_links import QuestionLink, seal_link
+from support import sample_runs
+from support.browser import PHONE, Locator, Page, Recorded, Visitor, expect
+from support.http_server import TOKEN, Served
+from support.waiting import until
+
+
+@pytest.fixture
+def survey() -> Any:
+    """A run that has asked its first question, and its store."""
+    store = MemoryStore()
+    graph = sample_runs.survey().compile(store=store, preserve=True)
+    list(graph.stream({}, run_id="asked"))
+    return store, graph
+
+
+def question(page: Page, prompt: str) -> Locator:
+    """The form of a question."""
+    form = page.get_by_role("region", name="questions").locator("form").filter(has_text=prompt)
+    expect(form).to_be_visible()
+    return form
+
+
+def submit(form: Locator) -> None:
+    form.get_by_role("button", name="Answer").click()
+
+
+def test_each_kind_of_question_has_its_form(survey: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: buttons, a list, text, a number, yes or no, several of, an object, and JSON; what is wrong is said there."""
+    store, graph = survey
+    page = visitor.open(serve(store, [graph], works=True), "/runs/asked")
+    visitor.excuse("status of 422")
+    form = question(page, "Publish it?")
+    expect(form).to_be_in_viewport(ratio=1)
+    form.get_by_role("textbox", name="as", exact=True).fill("Ann")
+    form.get_by_role("button", name="later").click()
+
+    question(page, "Which colour?").get_by_role("combobox").select_option("violet")
+    submit(question(page, "Which colour?"))
+
+    question(page, "What is it called?").get_by_role("textbox").first.fill("kelp “1”\nor so")
+    submit(question(page, "What is it called?"))
+
+    form = question(page, "How many?")
+    form.get_by_role("textbox").first.fill("a few")
+    submit(form)
+    expect(form.get_by_role("alert")).to_have_text("“a few” isn't a whole number")
+    form.get_by_role("textbox").first.fill("0")
+    submit(form)
+    expect(form.get_by_role("alert")).to_contain_text("the answer is 0, below 1")
+    form.get_by_role("textbox").first.fill(str(2**70))
+    submit(form)
+
+    question(page, "Is it alive?").get_by_role("button", name="yes").click()
+
+    form = question(page, "Which of them?")
+    form.get_by_role("checkbox", name="reports").check()
+    form.get_by_role("checkbox", name="logs").check()
+    submit(form)
+
+    form = question(page, "Where to?")
+    form.get_by_role("textbox", name="days").fill("3")
+    submit(form)
+    expect(form.get_by_role("alert").first).to_have_text("place is needed")
+    form.get_by_role("textbox", name="place").fill("the sea")
+    form.get_by_role("textbox", name="beds").fill("2")
+    form.get_by_role("radio", name="no").check()
+    submit(form)
+
+    form = question(page, "What else?")
+    form.get_by_role("textbox").first.fill("[1, {")
+    submit(form)
+    expect(form.get_by_role("alert")).to_contain_text("this isn't JSON")
+    form.get_by_role("textbox").first.fill('[1, {"a": null}]')
+    submit(form)
+
+    form = question(page, "What is the password?")
+    secret = form.locator("input[type=password]")
+    secret.fill("hunter22")
+    submit(form)
+    expect(page.get_by_role("heading", name="asked").locator("..")).to_contain_text("completed")
+    state = graph.get("asked").state
+    place = {"place": "the sea", "days": 3, "rooms": {"beds": 2, "view": False}}
+    assert state["answers"] == [
+        "later", "violet", "kelp “1”\nor so", 2**70, True, ["logs", "reports"], place, [1, {"a": None}],
+    ]  # fmt: skip
+    assert state["length"] == 8
+
+
+def test_who_has_answered_what_is_shown_with_the_step(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: the name is remembered for the next question."""
+    page = visitor.open(serve(samples.store, samples.graphs.values(), works=True), "/runs/kelp-1")
+    form = question(page, "Publish “All about kelp.”?")
+    form.get_by_role("textbox", name="as", exact=True).fill("Ann of the <b>sea</b>")
+    form.get_by_role("button", name="yes").click()
+    expect(page.get_by_role("treeitem", name="publish")).to_be_visible()
+    page.get_by_role("treeitem", name="review").click()
+    step = page.get_by_role("complementary", name="the selected step")
+    expect(step.get_by_role("term").filter(has_text="Publish “All about kelp.”?")).to_be_visible()
+    expect(step.get_by_text("yes by Ann of the <b>sea</b>")).to_be_visible()
+    page.goto(page.url.replace("kelp-1", "batch-6"))
+    expect(page.get_by_role("textbox", name="as", exact=True)).to_have_value("Ann of the <b>sea</b>")
+
+
+def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: in no view, and in nothing that the server sends."""
+    store, graph = survey
+    answers = ["now", "violet", "it", 1, True, [], {"place": "x", "days": 1}, []]
+    for each in answers:
+        with suppress(RunPaused):
+            graph.resume("asked", each)
+    recorded = Recorded(app(store, [graph], token=TOKEN))
+    server = serve(store, [graph], works=True, application=recorded)
+    page = visitor.open(server, "/runs/asked")
+    form = question(page, "What is the password?")
+    expect(form.locator("textarea")).to_have_count(0)
+    form.locator("input[type=password]").fill("a-word-nobody-sees")
+    submit(form)
+    until(lambda: graph.get("asked").status == "completed")
+    for view, shown in (
+        ("graph", page.locator("[data-node=ask]").first),
+        ("state", page.get_by_text("violet").first),
+        ("events", page.get_by_role("button", name="answer").last),
+        ("timeline", page.get_by_role("treeitem", name="ask").last),
+    ):
+        page.goto(f"{server.address}/runs/asked?view={view}")
+        expect(shown).to_be_visible()
+        assert "a-word-nobody-sees" not in page.content()
+    page.get_by_role("treeitem", name="ask").last.click()
+    expect(page.get_by_text("What is the password?")).to_be_visible()
+    assert b"What is the password?" in recorded.sent
+    assert b"a-word-nobody-sees" not in recorded.sent
+
+
+def test_a_link_answers_one_question_on_a_phone_and_nothing_else(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: without the token of the server; once it is answered, the link says so."""
+    server = serve(samples.store, samples.graphs.values())
+    visitor.excuse("status of 401")
+    page = visitor.open(server, "/runs/kelp-1")
+    page.get_by_role("heading", name="kelp-1").wait_for()
+    page.get_by_label("more actions").click()
+    page.get_by_role("button", name="link").click()
+    dialog = page.get_by_role("dialog", name="Make link")
+    dialog.get_by_role("textbox", name="for whom").fill("Bea")
+    dialog.get_by_role("textbox", name="valid for").fill("2h")
+    dialog.get_by_role("button", name="Make link").click()
+    link = dialog.get_by_role("textbox", name="the link").input_value()
+    assert link.startswith(f"{server.address}/answer/")
+
+    phone = visitor.arrive(server, viewport=PHONE, has_touch=True)
+    phone.goto(link)
+    expect(phone.get_by_text("Publish “All about kelp.”?")).to_be_visible()
+    assert phone.evaluate("document.documentElement.scrollWidth") == 375
+    assert phone.evaluate("fetch('/api/v1/runs').then((answer) => answer.status)") == 401
+    assert phone.evaluate("fetch('/api/v1/runs/kelp-1').then((answer) => answer.status)") == 401
+    phone.get_by_role("button", name="yes").tap()
+    expect(phone.get_by_role("heading", name="Thank you")).to_be_visible()
+    phone.reload()
+    expect(phone.get_by_role("heading", name="Answered already")).to_be_visible()
+    phone.goto(f"{server.address}/runs/kelp-1")
+    expect(phone.get_by_role("textbox", name="token")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.reload()
+    page.get_by_role("treeitem").filter(has_text="review").last.click()
+    expect(page.get_by_text("by Bea")).to_be_visible()
+
+
+def test_a_link_that_has_expired_or_was_forged_shows_no_question(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20."""
+    server: Served = serve(samples.store, samples.graphs.values())
+    visitor.excuse("status of 4(04|10)")
+    info = samples.graphs["article"].get("kelp-1").info
+    (asked,) = info.questions
+    link = QuestionLink("kelp-1", info.created, asked.id, info.created, "")
+    expired = seal_link(samples.store, link)
+    valid = seal_link(samples.store, link._replace(expires=info.created + 1e6))
+    page = visitor.arrive(server)
+    for text, reason in (
+        (expired, "this link has expired; ask for a new one"),
+        (f"{valid.partition('.')[0]}.{expired.partition('.')[2]}", "this link isn't one of this server"),
+    ):
+        page.goto(f"{server.address}/answer/{text}")
+        expect(page.get_by_role("heading", name="This link can't be used")).to_be_visible()
+        expect(page.get_by_text(reason)).to_be_visible()
+        expect(page.get_by_role("button")).to_have_count(0)
+    page.goto(f"{server.address}/answer/{valid}")
+    expect(page.get_by_role("button", name="yes")).to_be_visible()

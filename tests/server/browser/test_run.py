@@ -1,0 +1,171 @@
+"""The page of a run in a real browser: its timeline, and the step that is looked at."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from limpet import MemoryStore
+from support import sample_runs
+from support.browser import Locator, Page, Visitor, expect
+
+
+def step(page: Page, name: str) -> Locator:
+    """The row of the timeline with this name that is neither a branch nor a mark."""
+    return page.get_by_role("treeitem").filter(has_text=re.compile(rf"^[▾▸]?{name}")).last
+
+
+def inspector(page: Page) -> Locator:
+    """What is shown of the selected step."""
+    return page.get_by_role("complementary", name="the selected step")
+
+
+def key_of(page: Page, name: str) -> Locator:
+    """What the inspector shows of a key."""
+    return inspector(page).get_by_role("listitem").filter(has_text=re.compile(rf"^[+~−]?{name}"))
+
+
+def test_a_failed_run_opens_on_its_error(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: without scrolling, with the failed step selected, and with its attempts."""
+    server = serve(samples.store, samples.graphs.values())
+    page = visitor.open(server, "/runs/rocks-5")
+    error = page.get_by_role("region", name="error")
+    expect(error).to_contain_text("ValueError: no rating for “rocks”: the page has no text")
+    expect(error).to_contain_text("in papers/rate")
+    expect(error.get_by_text("in rate", exact=False).last).to_be_visible()
+    expect(error).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("treeitem", selected=True)).to_contain_text("rate")
+    expect(inspector(page).get_by_role("heading", name="rate")).to_be_visible()
+    attempts = page.get_by_role("group", name="attempts").get_by_role("button")
+    expect(attempts).to_have_count(3)
+    attempts.nth(1).click()
+    expect(error).to_contain_text("no rating for “rocks”")
+    assert page.evaluate("scrollY") == 0
+
+
+def test_a_step_shows_what_it_changed(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: the difference first, and the update and the whole state when they are asked for."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/tides-3")
+    step(page, "draft").click()
+    expect(page).to_have_url(re.compile(r"\?row=\d+$"))
+    expect(key_of(page, "text")).to_contain_text("All about tides.")
+    notes = key_of(page, "notes")
+    expect(notes).to_contain_text("1 → 2 items")
+    expect(notes).to_contain_text("⋯ 1 the same")
+    expect(notes).to_contain_text("+ first draft")
+    expect(key_of(page, "words")).to_have_count(0)
+    inspector(page).get_by_role("tab", name="state").click()
+    expect(inspector(page)).to_contain_text("words400")
+    expect(inspector(page)).to_contain_text("‹secret›")
+    inspector(page).get_by_role("tab", name="update").click()
+    expect(inspector(page)).not_to_contain_text("words400")
+    step(page, "outline").click()
+    expect(inspector(page)).to_contain_text("what is tides?")
+    page.reload()
+    expect(page.get_by_role("treeitem", selected=True)).to_contain_text("outline")
+    expect(page.get_by_role("main")).not_to_contain_text("sk-not-to-be-seen")
+
+
+def test_what_a_step_emitted_is_shown_with_it(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/kelp-1")
+    step(page, "draft").click()
+    emitted = page.get_by_role("region", name="emitted")
+    expect(emitted).to_contain_text("All about kelp, and what lives on it.")
+    expect(emitted.get_by_role("heading")).to_contain_text("8 items")
+
+
+def test_the_graph_of_a_run_highlights_the_same_step(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: in both directions, and the address has the view."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
+    expect(page.get_by_role("treeitem", selected=True)).to_contain_text("rate")
+    page.get_by_role("tab", name="graph").click()
+    chosen = page.locator("[data-node].chosen")
+    expect(chosen).to_have_count(1)
+    expect(chosen).to_contain_text("rate")
+    page.locator("[data-node=plan]").first.click()
+    expect(inspector(page).get_by_role("heading", name="plan")).to_be_visible()
+    expect(chosen).to_contain_text("plan")
+    page.reload()
+    expect(chosen).to_contain_text("plan")
+    page.get_by_role("tab", name="timeline").click()
+    expect(page.get_by_role("treeitem", selected=True)).to_contain_text("plan")
+
+
+def test_the_state_of_each_step_can_be_read(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/moss-2?view=state")
+    tree = page.get_by_role("main").get_by_role("tree")
+    expect(tree).to_contain_text("verdictyes")
+    page.get_by_role("spinbutton", name="after step").fill("1")
+    page.keyboard.press("Enter")
+    expect(tree).not_to_contain_text("verdict")
+    expect(tree).to_contain_text("words400")
+    page.get_by_role("button", name="newest").click()
+    expect(tree).to_contain_text("verdictyes")
+
+
+def test_the_events_of_a_run_are_listed(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: all, or those of one type; each opens."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
+    page.keyboard.press("4")
+    events = page.get_by_role("main").get_by_role("list").get_by_role("button")
+    expect(events.filter(has_text="step").first).to_be_visible()
+    page.get_by_role("combobox").select_option("retry")
+    expect(events).to_have_count(2)
+    events.first.click()
+    expect(events.first).to_have_attribute("aria-expanded", "true")
+    expect(page.get_by_role("main")).to_contain_text("ValueError")
+
+
+def test_a_run_that_is_not_there_says_so(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    visitor.excuse("status of 404")
+    page = visitor.open(serve(samples.store), "/runs/none")
+    expect(page.get_by_role("heading", name="This run isn't there")).to_be_visible()
+    page.get_by_role("link", name="All runs").click()
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    page.get_by_role("link", name="rocks-5").click()
+    page.get_by_role("tab", name="graph").click()
+    expect(page.get_by_text("The server doesn't have the code of this graph")).to_be_visible()
+
+
+def test_a_run_of_thousands_of_steps_is_read_from_one_end_to_the_other(serve: Any, visitor: Visitor) -> None:
+    """H20: only the rows that are in view are in the document."""
+    store = MemoryStore()
+    graph = sample_runs.counter().compile(store=store, preserve=True)
+    graph.execute({"until": 5000}, run_id="long")
+    page = visitor.open(serve(store, [graph]), "/runs/long")
+    expect(page.get_by_text("5,000 rows")).to_be_visible()
+    rows = page.get_by_role("treeitem")
+    assert rows.count() < 100
+    expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()
+    expect(inspector(page)).to_contain_text("step 5000")
+    page.get_by_role("tree", name="steps").hover()
+    page.mouse.wheel(0, -1_000_000)
+    expect(rows.first).to_be_in_viewport()
+    rows.first.click()
+    expect(inspector(page)).to_contain_text("step 1")
+    page.keyboard.press("j")
+    expect(inspector(page)).to_contain_text("step 2")
+    expect(key_of(page, "count")).to_contain_text("1 → 2")
+    page.keyboard.press("k")
+    expect(inspector(page)).to_contain_text("step 1")
+    page.mouse.wheel(0, 75_000)
+    for _ in range(3):
+        page.keyboard.press("j")
+    expect(inspector(page)).to_contain_text("step 4")
+    expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()
+    assert rows.count() < 100
+
+
+def test_a_graph_of_thousands_of_nodes_is_counted_not_drawn(serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    store = MemoryStore()
+    graph = sample_runs.wide().compile(store=store, preserve=True)
+    graph.execute({}, run_id="wide-1")
+    page = visitor.open(serve(store, [graph]), "/runs/wide-1?view=graph")
+    expect(page.get_by_text("2,000 nodes are too many for a picture")).to_be_visible()
+    expect(page.get_by_role("listitem").filter(has_text="node 0")).to_be_visible()
+    page.get_by_role("link", name="wide", exact=True).click()
+    expect(page.get_by_text("2,000 nodes are too many for a picture")).to_be_visible()

@@ -1,0 +1,160 @@
+"""A real browser for the tests of the web page: one in each test process, and visitors who must see nothing go wrong.
+
+A test that needs it is skipped where Playwright or a browser is missing, and fails in CI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+from support.http_server import TOKEN, Served
+from support.waiting import SOON
+
+if find_spec("playwright") is None and not os.environ.get("CI"):
+    pytest.skip("not installed: playwright, which is in the extra dev", allow_module_level=True)
+
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+OPTIONS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no other host is there
+)
+
+DESK = {"width": 1360, "height": 860}
+PHONE = {"width": 375, "height": 760}
+
+expect.set_options(timeout=SOON * 1000)
+
+
+def browser_program() -> str:
+    """Where a browser is. Skips the test if there is none; fails in CI."""
+    found = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if found is None:
+        reason = f"no browser is installed: none of {', '.join(PROGRAMS)}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A browser without a window. Between the tests that use it, asyncio can be used as if it weren't there."""
+    program = browser_program()
+    playwright = sync_playwright().start()
+    started = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
+    asyncio._set_running_loop(None)
+    yield started
+    with used(started):
+        started.close()
+        playwright.stop()
+
+
+@contextmanager
+def used(started: Browser) -> Iterator[None]:
+    """While the block runs, the browser can be used: its loop is the one of this thread, which has another otherwise."""
+    asyncio._set_running_loop(started._loop)
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
+
+
+class Recorded:
+    """An application, and all that it has sent."""
+
+    def __init__(self, application: Any) -> None:
+        self._application = application
+        self.sent = bytearray()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def note(message: Any) -> None:
+            self.sent += message.get("body", b"")
+            await send(message)
+
+        await self._application(scope, receive, note)
+
+
+class Visitor:
+    """Opens pages of servers, each as a person who comes for the first time. `faults` has what must never happen."""
+
+    def __init__(self, started: Browser) -> None:
+        self._browser = started
+        self._contexts: list[BrowserContext] = []
+        self._addresses: list[str] = []
+        self._excused: list[str] = []
+        self.requests: list[str] = []
+        """The URLs that were asked for, in order."""
+        self.faults: list[str] = []
+
+    def open(self, server: Served, path: str = "/", *, token: str = TOKEN, **options: Any) -> Page:
+        """A page, opened with the token as in the URL that the server prints; without it if it is empty."""
+        page = self.arrive(server, **options)
+        page.goto(address_of(server, path, token))
+        return page
+
+    def arrive(self, server: Served, **options: Any) -> Page:
+        """An empty page of a person who has never been here."""
+        self._addresses.append(server.address)
+        context = self._browser.new_context(**{"viewport": DESK, **options})
+        context.set_default_timeout(SOON * 1000)
+        self._contexts.append(context)
+        context.on("console", lambda message: self._note_message(message.type, message.text))
+        context.on("weberror", lambda error: self._note(f"an error: {error.error}"))
+        context.on("dialog", self._refuse)
+        context.on("request", lambda request: self._note_request(request.url))
+        return context.new_page()
+
+    def excuse(self, *patterns: str) -> None:
+        """Messages of the browser that a test provokes."""
+        self._excused += patterns
+
+    def leave(self) -> None:
+        """Close all pages."""
+        for context in self._contexts:
+            context.close()
+
+    def _note_message(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self._note(f"{kind}: {text}")
+
+    def _note(self, fault: str) -> None:
+        if not any(re.search(pattern, fault) for pattern in self._excused):
+            self.faults.append(fault)
+
+    def _refuse(self, dialog: Any) -> None:
+        self._note(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _note_request(self, url: str) -> None:
+        self.requests.append(url)
+        parts = urlsplit(url)
+        is_own = f"{parts.scheme}://{parts.netloc}" in self._addresses or parts.scheme in ("blob", "data")
+        if not is_own:
+            self._note(f"a request to another host: {url}")
+
+
+def address_of(server: Served, path: str, token: str = TOKEN) -> str:
+    """The URL of a page, with the token in its query."""
+    if not token:
+        return server.address + path
+    sign = "&" if "?" in path else "?"
+    return f"{server.address}{path}{sign}token={quote(token)}"
