@@ -30,31 +30,44 @@ export class Inspector {
 
   /** Show a row: load what isn't known of it. */
   show(row) {
-    const isSame = this.row?.id === row.id && this.row?.end === row.end && this.row?.status === row.status;
-    if (this.row?.id !== row.id) {
+    const before = this.row;
+    this.row = row;
+    if (before?.id !== row.id) {
       this.clear();
       this.tree = new TreeState();
+      this.request?.abort();
+      this.load();
+    } else if (before.end !== row.end || before.status !== row.status || before.output !== row.output) {
+      this.isStale = true;
+      if (!this.isLoading) this.load();
     }
-    const grew = this.row?.output !== row.output;
-    this.row = row;
-    if (!isSame || grew) this.load();
     refresh();
   }
 
+  /** Load what happened in the row, and again if it has changed meanwhile. */
   async load() {
-    this.request?.abort();
-    this.request = new AbortController();
-    const { signal } = this.request;
-    const { row } = this;
-    try {
-      this.detail = await get(runPath(this.id, `/timeline/${row.id}`), {}, { signal });
-      if (this.hasStep()) await this.loadChanges(signal);
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.problem = error.message;
-    }
-    if (this.mode === "state" && this.hasStep()) this.loadState();
+    const request = new AbortController();
+    this.request = request;
+    this.isLoading = true;
+    do {
+      this.isStale = false;
+      await this.loadRow(request.signal);
+    } while (this.isStale && !request.signal.aborted);
+    if (this.request === request) this.isLoading = false;
     refresh();
+  }
+
+  async loadRow(signal) {
+    try {
+      const detail = await get(runPath(this.id, `/timeline/${this.row.id}`), {}, { signal });
+      if (signal.aborted) return;
+      this.detail = detail;
+      this.problem = "";
+      if (this.hasStep()) await this.loadChanges(signal);
+      if (this.mode === "state" && this.hasStep()) await this.loadState();
+    } catch (error) {
+      if (error.name !== "AbortError" && !signal.aborted) this.problem = error.message;
+    }
   }
 
   /** The state before and after the step; where it is no longer kept, what the step's record has. */

@@ -20,6 +20,8 @@ import { TimelineView } from "./timeline_view.js";
 const VIEWS = ["timeline", "graph", "state", "events"];
 /** Milliseconds after which a run that has ended is looked at again: another process may retry it. */
 const RECHECK = 10000;
+/** Milliseconds between two requests for a view that has changed. */
+const PATIENCE = 1000;
 /** Milliseconds between two frames while something is under way. */
 const TICK = 500;
 
@@ -71,6 +73,7 @@ export class RunPage {
     this.timeline.stop();
     clearInterval(this.ticker);
     clearTimeout(this.recheck);
+    clearTimeout(this.viewTimer);
   }
 
   get liveState() {
@@ -127,6 +130,7 @@ export class RunPage {
       take: (kind, data) => this.take(parseExact(data)),
       changed: (state) => {
         if (state === "off" && this.stream?.hasEnded) this.checkLater();
+        if (state === "lost") this.refreshRun(); // it may have been deleted
         refresh();
       },
     });
@@ -161,7 +165,7 @@ export class RunPage {
     const before = this.run;
     this.model.take(answer);
     this.run = answer.run;
-    if (before?.step !== this.run.step || before?.status !== this.run.status) this.loadView(true);
+    if (before?.step !== this.run.step || before?.status !== this.run.status) this.loadViewSoon();
     if (!answer.more) this.selectChosen();
     refresh();
   }
@@ -250,6 +254,14 @@ export class RunPage {
     if (this.viewName === "state" && (!again || this.state.step === null)) this.state.load(this.state.step);
     if (this.viewName === "events" && !again) this.events.load(true);
     if (this.viewName === "graph") this.loadGraph();
+  }
+
+  /** The same again, once a second at most: a run may take many steps in a second. */
+  loadViewSoon() {
+    this.viewTimer ??= setTimeout(() => {
+      this.viewTimer = null;
+      this.loadView(true);
+    }, PATIENCE);
   }
 
   async loadGraph() {

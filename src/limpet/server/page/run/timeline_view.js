@@ -9,6 +9,8 @@ const ROW_HEIGHT = 30;
 const SPARE = 12;
 /** Rows up to which all are in the document, so that the browser's search finds them. */
 const ALL = 250;
+/** Rows from which on the axis is made again only when something has changed. */
+const MANY = 2000;
 const MOST_ZOOM = 256;
 const LONGEST_LABEL = 15;
 
@@ -93,7 +95,7 @@ export class TimelineView {
 
   axis(flat, now) {
     const isLive = this.isLive();
-    const moment = isLive ? Math.round(now * 4) : 0;
+    const moment = isLive && this.model.rows.size < MANY ? Math.round(now * 4) : 0;
     const key = `${this.model.changes} ${this.width} ${this.zoom} ${flat.length} ${isLive} ${moment}`;
     if (this.axisKey !== key) {
       this.axisKey = key;

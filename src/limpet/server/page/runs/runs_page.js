@@ -71,7 +71,7 @@ export class RunsPage {
         this.loadSoon();
       },
       changed: (state) => {
-        if (state === "on" && this.wasOff) this.loadSoon();
+        if (state === "lost" || (state === "on" && this.wasOff)) this.loadSoon();
         this.wasOff = state !== "on";
         refresh();
       },
