@@ -5,7 +5,7 @@ import { h, refresh } from "../core/dom.js";
 import { pageUrl, setQuery } from "../core/router.js";
 import { count, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { diffView, TreeState } from "../parts/values.js";
-import { isOver, whatOf } from "../runs/runs_table.js";
+import { isOver, whatOf } from "../runs/lists.js";
 
 export class ComparePage {
   title = "Compare";

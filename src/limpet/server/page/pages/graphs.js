@@ -7,8 +7,8 @@ import { codeBlock, codePanel, startCode, textField } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";
 import { count } from "../parts/labels.js";
-import { GraphView } from "../run/graph_view.js";
-import { runsTable } from "../runs/runs_table.js";
+import { GraphView } from "../run/views.js";
+import { runsTable } from "../runs/lists.js";
 
 export class GraphsPage {
   title = "Graphs";

@@ -18,7 +18,7 @@ import {
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
 import { count, exactTime, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
-import { isOver } from "../runs/runs_table.js";
+import { isOver } from "../runs/lists.js";
 
 /** What a run that has stopped needs. */
 const PRIMARY = new Set(["approve", "retry", "resume"]);

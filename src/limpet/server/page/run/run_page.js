@@ -8,14 +8,13 @@ import { go, pageUrl, setQuery } from "../core/router.js";
 import { answerCode } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
-import { isOver } from "../runs/runs_table.js";
+import { isOver } from "../runs/lists.js";
 import { openForkDialog } from "./fork_dialog.js";
-import { GraphView } from "./graph_view.js";
 import { Inspector } from "./inspector.js";
-import { EventsView, StateView } from "./other_views.js";
 import { RunActions, runHeader } from "./run_actions.js";
 import { TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
+import { EventsView, GraphView, StateView } from "./views.js";
 
 const VIEWS = ["timeline", "graph", "state", "events"];
 /** Milliseconds after which a run that has ended is looked at again: another process may retry it. */

@@ -10,8 +10,7 @@ import { complain } from "../parts/dialog.js";
 import { count, statusMark, toneOf } from "../parts/labels.js";
 import { openBulkDialog } from "./bulk_dialog.js";
 import { FilterBar, known, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
-import { runsTable } from "./runs_table.js";
-import { WaitingList } from "./waiting_list.js";
+import { runsTable, WaitingList } from "./lists.js";
 
 const PAGE = 50;
 /** Milliseconds between two requests for what has changed. */
