@@ -17,8 +17,8 @@ SHELL: Final = "index.html"
 STYLES: Final = "page.css"
 """All style sheets, in the order of their names, after the colours."""
 
-THEME: Final = "theme.js"
-"""A script, not a module: it is executed before anything is shown."""
+FIRST: Final = ("main.js", "core/", "parts/", "run/", "runs/")
+"""How the paths of modules begin that the pages of runs need: browsers load them at once, not one after another."""
 
 MEDIA_TYPES: Final = {
     "css": "text/css; charset=utf-8",
@@ -27,8 +27,16 @@ MEDIA_TYPES: Final = {
 }
 """The media types of files, by how their names end."""
 
+COMMENT: Final = re.compile(
+    r"^[ \t]*/\*(?:(?!\*/).)*\*/[ \t]*$|(?:^|(?<=\s))// [^\n]*$", re.DOTALL | re.MULTILINE
+)
+"""A comment in lines of its own, or at the end of a line. No text in the page has such a `// `."""
 
-COMMENT: Final = re.compile(r"^[ \t]*(?:/\*(?:(?!\*/).)*\*/[ \t]*|//[^\n]*)$", re.DOTALL | re.MULTILINE)
+LINE_END: Final = {
+    "css": (re.compile(r"([:,]) |\s*([{};,])\s*"), r"\1\2"),
+    "js": (re.compile(r",?\n(?=[)\]}])|(?<=[,{(\[])\n|\n(?=[?:.&|])"), ""),
+}
+"""White space that means nothing in a style sheet, and ends of lines in a script at which no statement ends."""
 
 
 class PageFile(NamedTuple):
@@ -48,8 +56,9 @@ class PageFiles:
         self._shell = contents.pop(SHELL).decode()
         sheets = [contents.pop(path).decode() for path in sorted(contents) if path.endswith(".css")]
         contents[STYLES] = "\n".join([page_style(), *sheets]).encode()
-        self.hash = _hash_of({**contents, SHELL: self._shell.encode()})
-        self._files = {path: _page_file(path, content) for path, content in sorted(contents.items())}
+        sent = {path: _as_sent(path, content) for path, content in sorted(contents.items())}
+        self.hash = _hash_of({**sent, SHELL: self._shell.encode()})
+        self._files = {path: _page_file(path, content) for path, content in sent.items()}
 
     def find(self, hash: str, path: str) -> PageFile | None:
         """The file with this path, if the hash is that of the files."""
@@ -60,7 +69,7 @@ class PageFiles:
     def shell(self, root: str) -> bytes:
         """The document that every page is, for a server that is mounted under `root`: it loads the modules."""
         place = f"{root}/static/{self.hash}"
-        modules = [path for path in self._files if path.endswith(".js") and path != THEME]
+        modules = [path for path in self._files if path.endswith(".js") and path.startswith(FIRST)]
         links = [f'<link rel="modulepreload" href="{{{{place}}}}/{path}">' for path in modules]
         document = self._shell.replace("{{links}}", "\n".join(links))
         return document.replace("{{place}}", escape(place)).replace("{{root}}", escape(root)).encode()
@@ -90,15 +99,18 @@ def _hash_of(contents: dict[str, bytes]) -> str:
 
 
 def _page_file(path: str, content: bytes) -> PageFile:
-    kind = path.rpartition(".")[2]
-    if kind in ("css", "js"):
-        content = _for_browsers(content.decode()).encode()
-    if kind == "css":
-        content = re.sub(rb"([:,]) |\s*([{};])\s*", rb"\1\2", content)
-    return PageFile(content, gzip.compress(content, mtime=0), MEDIA_TYPES[kind])
+    return PageFile(content, gzip.compress(content, mtime=0), MEDIA_TYPES[_kind(path)])
 
 
-def _for_browsers(text: str) -> str:
-    """The same without what only people read: indentation, empty lines, comments that have lines of their own."""
-    lines = (line.strip() for line in COMMENT.sub("", text).split("\n"))
-    return "\n".join(line for line in lines if line)
+def _as_sent(path: str, content: bytes) -> bytes:
+    """A file without what only people read: comments, indentation, and most ends of lines."""
+    kind = _kind(path)
+    if kind not in LINE_END:
+        return content
+    lines = (line.strip() for line in COMMENT.sub("", content.decode()).split("\n"))
+    meaningless, instead = LINE_END[kind]
+    return meaningless.sub(instead, "\n".join(line for line in lines if line)).encode()
+
+
+def _kind(path: str) -> str:
+    return path.rpartition(".")[2]
