@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -30,12 +32,14 @@ from limpet import (
 )
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
+from limpet.engine.leases.lease_client import client_for
 from limpet.journal.store import ENDED, FAILED, PAUSED, RUNNING, Store
 from limpet.server.timeline import rows as timeline_rows
 from limpet.server.timeline.event_rows import EventRows
 from limpet.server.timeline.timelines import KEPT_TIMELINES, Timelines
+from limpet.server.timeline_stream import timeline_stream
 from limpet.testing.faults import FaultyStore
-from support.graphs import SOON, chain, fan, loop
+from support.graphs import SOON, asking, chain, fan, loop
 from support.timeline_runs import RUN, SHAPES, kept, mapped, nothing, run
 from support.waiting import until
 
@@ -482,3 +486,78 @@ def test_few_timelines_are_remembered_and_forgotten_ones_are_made_anew() -> None
     assert anew["reset"]
     assert len(anew["rows"]) == 3
     assert len(timelines._kept) == KEPT_TIMELINES
+
+
+class Stream:
+    """A client of the stream of a timeline, in a thread with an event loop of its own."""
+
+    def __init__(self, store: Store, run_id: str = RUN) -> None:
+        self.messages: list[tuple[str, dict[str, Any]]] = []
+        self.rows: Rows = {}
+        self._store = store
+        self._run_id = run_id
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._read()), daemon=True)
+        self._thread.start()
+
+    async def _read(self) -> None:
+        timelines = Timelines(self._store)
+
+        def changes(version: str) -> dict[str, Any]:
+            info = Runs(self._store).get(self._run_id).info
+            found = timelines.changes(self._run_id, info.created, frozenset(), version, 5)
+            facts = {"stored_status": info.status, "shown_status": info.shown_status}
+            return {**found, "run": facts}
+
+        stream = timeline_stream(client_for(self._store), self._run_id, changes, "")
+        async for sent in stream:
+            if sent.startswith(b":"):
+                continue
+            kind, _, rest = sent.decode().partition("\n")
+            data = json.loads(rest.partition("data: ")[2])
+            self.rows |= {row["id"]: row for row in data.get("rows", ())}
+            self.messages.append((kind.removeprefix("event: "), data))
+
+    def has_shown(self, status: str) -> bool:
+        """Whether the newest message is of a run with this status."""
+        return [data["run"]["shown_status"] for kind, data in self.messages if kind == "timeline"][-1:] == [
+            status
+        ]
+
+    def wait(self) -> None:
+        """Wait for the end of the stream."""
+        self._thread.join(SOON)
+        assert not self._thread.is_alive()
+
+
+def test_a_stream_tells_what_changes_in_a_timeline_until_the_run_ends(store: Store) -> None:
+    """H20: also what makes no event, such as that a worker claims the run."""
+    gates = Gates()
+    graph = kept(chain(nothing, asking(), gates.node("last")), store)
+    graph.start({}, run_id=RUN)
+    stream = Stream(store)
+    until(lambda: stream.has_shown("queued"))
+    with supervise(store, [graph], poll=0.01):
+        until(lambda: stream.has_shown("paused"))
+        assert [row["status"] for row in stream.rows.values()] == ["done", "paused"]
+        graph.get(RUN).answer("yes")
+        until(lambda: stream.has_shown("running"))
+        gates.let("last")
+        stream.wait()
+    assert stream.messages[-1] == ("end", {})
+    assert [row["label"] for row in stream.rows.values()] == ["n1", "n2", "n3"]
+    check_rows(store, RUN, stream.rows)
+    again = Stream(store)
+    again.wait()
+    assert again.rows == stream.rows
+
+
+def test_a_stream_says_why_it_ends_before_the_run_does(store: Store) -> None:
+    """H19: the run was deleted."""
+    graph = kept(chain(asking()), store)
+    run(graph)
+    stream = Stream(store)
+    until(lambda: stream.has_shown("paused"))
+    graph.get(RUN).delete()
+    stream.wait()
+    kind, data = stream.messages[-1]
+    assert (kind, data["code"]) == ("problem", "run-not-found")

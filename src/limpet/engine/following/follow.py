@@ -227,7 +227,7 @@ def wait_for(client: LeaseClient, run_id: str, seconds: float, is_enough: IsEnou
     head = client.head(run_id)
     if is_enough(head):
         return head
-    with _watched(client, run_id) as run:
+    with watched(client, run_id) as run:
         while True:
             seen = run.version
             if run.head is not None and is_enough(run.head):
@@ -248,7 +248,7 @@ async def await_for(client: LeaseClient, run_id: str, seconds: float, is_enough:
     head = await to_thread(client.head, run_id)
     if is_enough(head):
         return head
-    with _watched(client, run_id) as run:
+    with watched(client, run_id) as run:
         while True:
             seen = run.version
             if run.head is not None and is_enough(run.head):
@@ -262,8 +262,8 @@ async def await_for(client: LeaseClient, run_id: str, seconds: float, is_enough:
 
 
 @contextmanager
-def _watched(client: LeaseClient, run_id: str) -> Iterator[FollowedRun]:
-    """A run that the watcher looks at for the length of a `with` block."""
+def watched(client: LeaseClient, run_id: str) -> Iterator[FollowedRun]:
+    """A run that the watcher looks at for the length of a `with` block: what changes its head changes its version."""
     member = Member()
     watcher = watcher_for(client.store)
     run = watcher.join(run_id, frozenset(), member)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from limpet.engine.following.cursor import EventCursor
+from limpet.engine.leases.lease_client import client_for
 from limpet.journal.store import ENDED
 from limpet.server.endpoint import TEXT, ApiRequest, Endpoint, Parameter
 from limpet.server.event_stream import event_stream
@@ -38,18 +39,14 @@ async def run_events(request: ApiRequest) -> AsyncIterator[bytes] | None:
 
 async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
     """What changes in the timeline of a run after a version."""
-    service = request.service
-    handle = await service.runs.aget(request.run_id)
-
-    def newest() -> EventCursor:
-        # Before the timeline is read, so that nothing which happens meanwhile is missed.
-        return EventCursor.newest(service.store.head(request.run_id), handle.info.step)
+    client = client_for(request.service.store)
+    # Raises for a run that doesn't exist, while that can still be the answer.
+    await run_in_threadpool(client.head, request.run_id)
 
     def changes(version: str) -> dict[str, Any]:
         return timeline(request._replace(values={"after": version}))
 
-    place = await run_in_threadpool(newest)
-    return timeline_stream(handle, place, changes, request.values.get("after") or "")
+    return timeline_stream(client, request.run_id, changes, request.values.get("after") or "")
 
 
 async def run_changes(request: ApiRequest) -> AsyncIterator[bytes]:
