@@ -6,14 +6,25 @@ types, `Literal`, enums, optional values, lists and dicts of them, dataclasses a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import partial
 from inspect import Parameter, signature
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.typed_state.annotations import is_model, plain_type
@@ -184,17 +195,19 @@ def _plain_schema(hint: Any, depth: int = 0) -> JsonSchema:
     if isinstance(hint, type) and issubclass(hint, Enum):
         return {"enum": [shown_value(member.value) for member in hint]}
     if is_typeddict(hint):
-        return _of_fields(hint, sorted(hint.__required_keys__), depth)
+        return _of_fields(hint, hint.__required_keys__, depth)
     if is_dataclass(hint):
         return _of_fields(hint, _needed_fields(hint), depth)
     return {}
 
 
-def _of_fields(kind: Any, required: list[str], depth: int) -> JsonSchema:
+def _of_fields(kind: Any, required: Collection[str], depth: int) -> JsonSchema:
     with suppress(NameError, TypeError):
         hints = get_type_hints(kind, include_extras=True)
         properties = {name: _plain_schema(hint, depth + 1) for name, hint in hints.items()}
-        return {"type": "object", "properties": properties, "required": required}
+        # A TypedDict takes annotations that are texts for required.
+        needed = [name for name in hints if name in required and get_origin(hints[name]) is not NotRequired]
+        return {"type": "object", "properties": properties, "required": needed}
     return {"type": "object"}
 
 

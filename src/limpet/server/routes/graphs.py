@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.errors import did_you_mean
+from limpet.durations import seconds_in_text
+from limpet.errors import UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.plan import PLANNER
 from limpet.server.endpoint import (
@@ -50,11 +51,21 @@ def start(request: ApiRequest) -> dict[str, Any]:
         run_id=values.get("run_id"),
         tags=values.get("tags") or (),
         priority=values.get("priority") or 0,
-        delay=values.get("delay") or 0.0,
+        delay=_delay(values.get("delay")),
         deadline=values.get("deadline"),
         queue=values.get("queue"),
     )
     return shown_run(handle.info)
+
+
+def _delay(text: str | None) -> float:
+    """The seconds that a run waits. Raises `UsageError` for a text that says no time."""
+    if text is None:
+        return 0.0
+    seconds = seconds_in_text(text)
+    if seconds is None:
+        raise UsageError(f"delay must be a time such as 90s, 5m or 2h, not {text[:80]!r}")
+    return seconds
 
 
 def _graph(request: ApiRequest) -> GraphOnStore:

@@ -1,0 +1,124 @@
+"""H19: what happened in a run: steps, events, output and questions, page by page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore, State, StateGraph, emit, progress
+from limpet.journal import step_search
+from limpet.server.routes import history as routes
+from support.graphs import fan, loop
+from support.http_api import Client, api, plain
+
+STEPS = 25
+
+
+def counting(store: Any) -> StateGraph:
+    return loop(STEPS, max_iterations=STEPS + 1).compile(store=store, preserve=True)
+
+
+def pages(client: Client, path: str, items: str, **params: Any) -> list[list[Any]]:
+    """All pages of a route."""
+    found = []
+    after: Any = None
+    while True:
+        page = client.read(path, **params, **({} if after is None else {"after": after}))
+        found.append(page[items])
+        after = page["next"]
+        if after is None or page.get("more") is False:
+            return found
+
+
+@pytest.mark.parametrize("is_long", [True, False])
+def test_steps_come_in_pages_oldest_first(is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: of a long run, only the part that is asked for is read."""
+    monkeypatch.setattr(step_search, "LONG_JOURNAL", 1 if is_long else 1000)
+    with api(counting) as client:
+        client.run_until_it_stops("r")
+        found = pages(client, "/runs/r/history", "steps", limit=10)
+        assert [len(page) for page in found] == [10, 10, 6]
+        assert [step["step"] for page in found for step in page] == list(range(STEPS + 1))
+        assert found[0][1]["keys"] == ["n"]
+        assert found[0][0]["node"] is None
+        assert client.read("/runs/r/history", after=STEPS)["steps"] == []
+        assert len(client.read("/runs/r/history", after=-5)["steps"]) == STEPS + 1
+        assert client.read("/runs/none/history", 404)["code"] == "run-not-found"
+
+
+def test_steps_of_branches_name_their_branch() -> None:
+    """H19."""
+
+    def forked(store: Any) -> StateGraph:
+        return fan({"a": None, "b": None}).compile(store=store, preserve=True)
+
+    with api(forked) as client:
+        client.run_until_it_stops("r")
+        steps = client.read("/runs/r/history")["steps"]
+        assert {step["branch"] for step in steps} == {None, "a", "b"}
+
+
+def test_events_come_in_pages_and_by_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: not more of them are looked through at once than that is quick."""
+    with api(counting) as client:
+        client.run_until_it_stops("r")
+        found = [event for page in pages(client, "/runs/r/events", "events", limit=7) for event in page]
+        assert [event["type"] for event in found] == ["start", *["step"] * STEPS, "complete"]
+        assert len({event["cursor"] for event in found}) == len(found)
+        last = client.read("/runs/r/events", type="complete")
+        assert [event["type"] for event in last["events"]] == ["complete"]
+        assert client.read("/runs/r/events", after=found[3]["cursor"])["events"] == found[4:]
+        monkeypatch.setattr(routes, "MAX_SCANNED", 10)
+        some = pages(client, "/runs/r/events", "events", type="complete")
+        assert [len(page) for page in some] == [0, 0, 1]
+
+
+def test_a_cursor_that_is_none_is_refused() -> None:
+    """H19: of another run, or made up."""
+    with api() as client:
+        client.run_until_it_stops("r", topic="x")
+        client.run_until_it_stops("other", topic="x")
+        cursor = client.read("/runs/other/events")["next"]
+        for after in (cursor, "nonsense", "9:1.2:r", "2:0.0.0.0.0.0.0:r"):
+            assert client.read("/runs/r/events", 400, after=after)["code"] == "usage"
+
+
+def test_what_nodes_emit_comes_in_pages() -> None:
+    """H19: as output of its own, and among the events."""
+
+    def talk(state: State) -> None:
+        for number in range(5):
+            emit({"word": number})
+        progress(1, 2, "half")
+
+    with api(plain(talk)) as client:
+        client.run_until_it_stops("r")
+        found = pages(client, "/runs/r/output", "items", limit=2)
+        items = [item for page in found for item in page]
+        assert [item.get("data") for item in items[:5]] == [{"word": number} for number in range(5)]
+        assert [item["number"] for item in items] == [1, 2, 3, 4, 5, 6]
+        assert (items[5]["type"], items[5]["done"], items[5]["total"]) == ("progress", 1, 2)
+        assert items[0]["node"] == "only"
+        events = client.read("/runs/r/events", type="output")["events"]
+        assert [event["data"] for event in events] == [item["data"] for item in items[:5]]
+
+
+def test_large_events_and_items_are_sent_whole_if_asked_for() -> None:
+    """H19: a few at a time."""
+
+    def talk(state: State) -> dict[str, Any]:
+        emit("x" * 50_000)
+        return {"text": "y" * 50_000}
+
+    with api(plain(talk), store=MemoryStore()) as client:
+        client.run_until_it_stops("r")
+        (item,) = client.read("/runs/r/output")["items"]
+        assert (item["large"], "data" in item) == ({"data": 50_000}, False)
+        (item,) = client.read("/runs/r/output", whole="true")["items"]
+        assert len(item["data"]) == 50_000
+        (step,) = client.read("/runs/r/events", type="step")["events"]
+        assert (step["update"], step["large"]) == ({}, {"text": 50_000})
+        (step,) = client.read("/runs/r/events", type="step", whole="true", limit=20)["events"]
+        assert len(step["update"]["text"]) == 50_000
+        assert "at most 20" in client.read("/runs/r/events", 400, whole="true", limit=21)["detail"]

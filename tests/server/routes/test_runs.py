@@ -1,0 +1,146 @@
+"""H19: many runs: lists, counts, and changes of all that match."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limpet import StateGraph
+from limpet.server import run_counts
+from limpet.server.routes import runs as routes
+from support.http_api import Client, api
+
+
+def fill(client: Client, number: int = 3) -> None:
+    """Some runs that failed, and one that asks."""
+    for each in range(number):
+        client.run_until_it_stops(f"run-{each}", topic="broken")
+    client.run_until_it_stops("kelp", topic="kelp")
+
+
+def ids(found: dict[str, Any]) -> list[str]:
+    return [each["run_id"] for each in found["runs"]]
+
+
+def test_a_list_has_pages_newest_first() -> None:
+    """H19: a cursor leads from page to page, whatever is created meanwhile."""
+    with api() as client:
+        fill(client)
+        first = client.read("/runs", limit=2)
+        assert ids(first) == ["kelp", "run-2"]
+        client.run_until_it_stops("later", topic="broken")
+        second = client.read("/runs", limit=2, after=first["next"])
+        assert ids(second) == ["run-1", "run-0"]
+        assert second["next"] is None
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"status": "paused"}, ["kelp"]),
+        ({"status": ["paused", "completed"]}, ["kelp"]),
+        ({"status": "failed", "error": "ValueError"}, ["run-0"]),
+        ({"error": "KeyError"}, []),
+        ({"graph": "article"}, ["kelp", "run-0"]),
+        ({"graph": "other"}, []),
+        ({"tag": "none"}, []),
+        ({"node": "rate"}, ["run-0"]),
+        ({"text": "RATING"}, ["run-0"]),
+        ({"since": "1h"}, ["kelp", "run-0"]),
+        ({"before": "1h"}, []),
+        ({"created_since": "1h", "created_before": "0s"}, ["kelp", "run-0"]),
+        ({"queue": "default"}, ["kelp", "run-0"]),
+        ({"parent": "kelp"}, []),
+        ({"unserved": "true"}, []),
+    ],
+)
+def test_each_filter_of_a_list_can_be_asked_for(filters: dict[str, Any], found: list[str]) -> None:
+    """H19: those of `Runs.list`."""
+    with api() as client:
+        fill(client, 1)
+        assert ids(client.read("/runs", **filters)) == found
+
+
+def test_runs_are_counted_by_the_status_that_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: of very many it is only said that there are more."""
+    with api() as client:
+        fill(client)
+        client.act("/graphs/article/runs", input={"topic": "x"})
+        assert client.read("/counts") == {"counts": {"failed": 3, "paused": 1, "queued": 1}, "more": []}
+        assert client.read("/counts", graph="other") == {"counts": {}, "more": []}
+        monkeypatch.setattr(run_counts, "COUNTED", 2)
+        assert client.read("/counts", graph="article") == {
+            "counts": {"failed": 2, "paused": 1, "queued": 1},
+            "more": ["failed"],
+        }
+
+
+def test_many_runs_are_changed_with_an_outcome_each() -> None:
+    """H19: each of what can be done with one run."""
+    with api() as client:
+        fill(client)
+        planned = client.act("/runs/retry", status=["failed"], dry_run=True)
+        assert (planned["planned"], planned["done"]) == (3, 0)
+        assert client.read("/counts")["counts"]["failed"] == 3
+        retried = client.act("/runs/retry", run_ids=["run-0", "kelp"])
+        assert (retried["done"], retried["skipped"]) == (1, 1)
+        assert "paused" in retried["runs"][1]["reason"]
+        assert client.act("/runs/answer", status=["paused"], value="no")["done"] == 1
+        assert client.act("/runs/answer", run_ids=["run-1"], value="no")["skipped"] == 1
+        forked = client.act("/runs/fork", run_ids=["run-1"], update={"topic": "moss"}, tags=["f"], begin=True)
+        created = forked["created"]["run-1"]
+        assert client.read(f"/runs/{created}/state")["values"]["topic"] == "moss"
+        assert client.read(f"/runs/{created}")["status"] == "queued"
+        assert client.act("/runs/send", run_ids=["kelp"], name="note", value=1, key="k")["done"] == 1
+        assert client.act("/runs/send", run_ids=["kelp"], name="note", value=1, key="k")["skipped"] == 1
+        assert client.act("/runs/rollback", run_ids=["run-2"], step=0)["done"] == 1
+        assert client.act("/runs/cancel", status=["queued"])["done"] == 3
+        assert client.act("/runs/delete", run_ids=["run-2", "none"])["failed"] == 1
+        assert client.act("/runs/delete", graph="article", all_runs=False)["done"] == 4
+        assert client.read("/runs")["runs"] == []
+
+
+def test_an_update_of_many_is_merged_by_their_graphs() -> None:
+    """H19: as for one run."""
+    with api() as client:
+        fill(client)
+        outcome = client.act("/runs/retry", status=["failed"], update={"topic": "kelp"}, deadline="1h")
+        assert outcome["done"] == 3
+        assert client.read("/runs/run-0/state")["values"]["topic"] == "kelp"
+        assert client.read("/runs/run-0")["deadline"] is not None
+
+
+def test_all_runs_are_never_meant_by_accident(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: they have to be named, and one request changes some of them at most."""
+    with api() as client:
+        fill(client)
+        for body in (
+            {},
+            {"limit": 1},
+            {"run_ids": ["run-0"], "status": ["failed"]},
+            {"all_runs": True, "status": ["failed"]},
+            {"status": ["failed"], "limit": 100_000},
+            {"run_ids": [str(number) for number in range(10_001)]},
+        ):
+            assert client.act("/runs/delete", 400, **body)["code"] == "usage"
+        assert client.act("/runs/delete", run_ids=[])["runs"] == []
+        monkeypatch.setattr(routes, "MAX_CHANGED", 2)
+        assert client.act("/runs/delete", all_runs=True)["done"] == 2
+        assert len(client.read("/runs")["runs"]) == 2
+
+
+def test_the_children_of_a_run_are_listed() -> None:
+    """H19: page by page."""
+    with api() as client:
+
+        def start(state: Any, ctx: Any) -> None:
+            for number in range(3):
+                ctx.start(client.graph, {"topic": "x"}, key=f"child {number}")
+
+        parent = StateGraph(name="parent").add_node("start", run=start).set_entry_point("start")
+        parent.set_finish_point("start").compile(store=client.store, preserve=True)
+        parent.execute({}, run_id="parent")
+        first = client.read("/runs/parent/children", limit=2)
+        assert [each["parent"] for each in first["runs"]] == ["parent", "parent"]
+        assert len(client.read("/runs/parent/children", after=first["next"])["runs"]) == 1

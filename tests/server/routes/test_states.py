@@ -1,0 +1,147 @@
+"""H19: states at any step, how they differ, and the records of tasks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore, StateGraph, Workflow, pause
+from limpet.journal import step_search
+from limpet.server.routes import states as routes
+from support.graphs import loop
+from support.http_api import api, plain
+
+
+def test_a_state_is_read_at_any_step() -> None:
+    """H19: the newest, if no step is named."""
+    with api() as client:
+        client.run_until_it_stops("r", topic="kelp")
+        assert client.read("/runs/r/state")["values"]["count"] == 2
+        assert client.read("/runs/r/state", step=1)["values"]["count"] == 1
+        assert "count" not in client.read("/runs/r/state", step=0)["values"]
+        assert client.read("/runs/r/state", 400, step=9)["code"] == "usage"
+        assert client.read("/runs/r/state", 400, step=-1)["code"] == "usage"
+        assert client.read("/runs/r/state", 400, key="conut")["detail"].endswith("did you mean 'count'?")
+        assert client.read("/runs/none/state", 404)["code"] == "run-not-found"
+
+
+def test_the_states_of_two_steps_differ_by_keys() -> None:
+    """H19: added, changed and removed, in both directions."""
+    with api() as client:
+        client.run_until_it_stops("r", topic="kelp")
+        assert client.read("/runs/r/diff", a=1, b=2)["changes"] == {
+            "count": {"change": "changed", "before": 1, "after": 2}
+        }
+        forwards = client.read("/runs/r/diff", a=0, b=1)["changes"]
+        assert {key: change["change"] for key, change in forwards.items()} == {
+            "count": "added",
+            "password": "added",
+        }
+        backwards = client.read("/runs/r/diff", a=1, b=0)["changes"]
+        assert {change["change"] for change in backwards.values()} == {"removed"}
+        assert client.read("/runs/r/diff", a=1, b=1)["changes"] == {}
+
+
+def test_the_states_of_two_runs_are_compared() -> None:
+    """H19: their newest, or at a step of each; 1 and true aren't the same."""
+    with api(plain(lambda state: {"a": state["a"], "b": 2, **state.get("more", {})})) as client:
+        client.run_until_it_stops("one", a=1)
+        client.run_until_it_stops("two", a=True, more={"c": [1]})
+        found = client.read("/runs/one/compare", **{"with": "two"})
+        assert found["same"] == ["b"]
+        assert found["changes"]["a"] == {"change": "changed", "before": 1, "after": True}
+        assert found["changes"]["c"] == {"change": "added", "after": [1]}
+        other_way = client.read("/runs/two/compare", **{"with": "one"})
+        assert other_way["changes"]["c"]["change"] == "removed"
+        early = client.read("/runs/one/compare", **{"with": "one"}, step=0, with_step=1)
+        assert early["changes"] == {"b": {"change": "added", "after": 2}}
+        assert client.read("/runs/one/compare", 404, **{"with": "none"})["code"] == "run-not-found"
+
+
+def test_large_values_are_sent_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: until then their sizes are; and one that is too large for an answer is refused."""
+    with api(plain(lambda state: {"text": "x" * 100_000, "small": 1})) as client:
+        client.run_until_it_stops("r")
+        assert client.read("/runs/r/state") == {
+            "values": {"small": 1},
+            "large": {"text": 100_000},
+            "not_json": {},
+        }
+        assert len(client.read("/runs/r/state", key="text")["values"]["text"]) == 100_000
+        assert client.read("/runs/r/sizes")["sizes"] == {"small": 1, "text": 100_000}
+        assert client.read("/runs/r/sizes", step=0)["sizes"] == {}
+        change = client.read("/runs/r/diff", a=0, b=1)["changes"]["text"]
+        assert change == {"change": "added", "after_size": 100_000}
+        assert len(client.read("/runs/r/diff", a=0, b=1, key="text")["changes"]["text"]["after"]) == 100_000
+        compared = client.read("/runs/r/compare", **{"with": "r"}, step=0, key="text")
+        assert len(compared["changes"]["text"]["after"]) == 100_000
+        monkeypatch.setattr(routes, "MAX_VALUE", 50_000)
+        assert client.read("/runs/r/state", 413, key="text")["code"] == "value-too-large"
+        assert client.read("/runs/r/diff", 413, a=0, b=1, key="text")["code"] == "value-too-large"
+
+
+def flow(store: Any) -> Workflow:
+    made = Workflow("flow", store=store, preserve=True)
+    made.add_task("fetch", lambda city: {"city": city, "text": "x" * 50_000})
+    made.add_task("count", lambda fetch: len(fetch["text"]), ["fetch"])
+    made.add_task("fail", lambda: 1 // 0, safe_to_fail=True)
+    made.add_task("left_out", lambda: 1, condition=lambda: False)
+    return made.add_task("ask", lambda count: pause("Well?"), ["count"])
+
+
+def test_the_records_of_tasks_have_results_times_and_errors() -> None:
+    """H19: of a workflow; those that aren't done have no status."""
+    with api(flow) as client:
+        client.run_until_it_stops("r", city="Rome")
+        tasks = {each["task"]: each for each in client.read("/runs/r/tasks")["tasks"]}
+        assert tasks["fetch"]["result_size"] > 50_000
+        assert tasks["count"]["result"] == 50_000
+        assert tasks["count"]["depends_on"] == ["fetch"]
+        assert tasks["count"]["duration"] >= 0
+        assert tasks["fail"]["error"]["type"] == "ZeroDivisionError"
+        assert [tasks[name]["status"] for name in ("fetch", "fail", "left_out", "ask")] == [
+            "completed",
+            "failed",
+            "skipped",
+            None,
+        ]
+        (whole,) = client.read("/runs/r/tasks", task="fetch")["tasks"]
+        assert whole["result"]["city"] == "Rome"
+        assert client.read("/runs/r/tasks", 400, task="fetsh")["detail"].endswith("did you mean 'fetch'?")
+        assert all(each["status"] is None for each in client.read("/runs/r/tasks", step=0)["tasks"])
+
+
+def test_a_run_of_a_graph_has_no_tasks() -> None:
+    """H19: also one whose state happens to have such a key."""
+    with api(plain(lambda state: {"tasks": {"a": 1}, "dag": "x"})) as client:
+        client.run_until_it_stops("r")
+        assert client.read("/runs/r/tasks") == {"tasks": []}
+
+
+def test_a_step_of_a_long_run_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: states and differences."""
+    monkeypatch.setattr(step_search, "LONG_JOURNAL", 1)
+
+    def counting(store: Any) -> StateGraph:
+        return loop(500, max_iterations=1000).compile(store=store, preserve=True)
+
+    with api(counting, store=MemoryStore()) as client:
+        client.run_until_it_stops("r")
+        assert client.read("/runs/r/state", step=300)["values"] == {"n": 300}
+        assert client.read("/runs/r/diff", a=299, b=300)["changes"]["n"]["after"] == 300
+
+
+def test_a_result_that_was_not_kept_is_said_to_be_deleted() -> None:
+    """H19: not an empty state."""
+
+    def forgetful(store: Any) -> StateGraph:
+        graph = StateGraph(name="g").add_node("n", run=lambda state: {"x": 1}).set_entry_point("n")
+        return graph.set_finish_point("n").compile(store=store, keep_result=False)
+
+    with api(forgetful) as client:
+        client.run_until_it_stops("r")
+        for path in ("/state", "/sizes", "/tasks", "/history"):
+            assert "deleted when it completed" in client.read(f"/runs/r{path}", 400)["detail"]
+        assert client.read("/runs/r/events")["events"][-1]["type"] == "complete"
+        assert client.read("/runs/r/output") == {"items": [], "next": None}
