@@ -189,7 +189,6 @@ export function openHelp() {
       "dl.keys",
       KEYS.map(([key, about]) => [h("dt", { key: `${key}-k` }, h("kbd", key)), h("dd", { key: `${key}-a` }, about)]),
     ),
-    h("p.faint", "Everything here is also on the command line (limpet --help), and in Python (limpet.Runs)."),
   ];
   openDialog({ title: "Keys", view });
 }

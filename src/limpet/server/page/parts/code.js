@@ -71,31 +71,27 @@ function pythonText(text) {
   return JSON.stringify(text); // what it escapes, Python escapes in the same way
 }
 
-const RUNS = 'from limpet import Runs\n\nruns = Runs(STORE)  # such as "sqlite:///runs.db"\n';
-
-function python(line) {
-  return `${RUNS}${line}`;
+function python(line, graphs = "") {
+  return `from limpet import Runs\n\nruns = Runs(STORE${graphs})  # such as "sqlite:///runs.db"\n${line}`;
 }
 
-function sets(update) {
-  return Object.entries(update)
-    .map(([key, value]) => ` --set ${word(`${key}=${textOf(value)}`)}`)
+const GRAPHS = ", graphs=[graph]";
+const GRAPH_OPTION = "--graph MODULE:GRAPH";
+
+function option(name, text) {
+  return text ? ` --${name} ${word(text)}` : "";
+}
+
+/** Values as a command takes them, each after an option. */
+function pairs(option, values) {
+  return Object.entries(values)
+    .map(([key, value]) => ` ${option} ${word(`${key}=${textOf(value)}`)}`)
     .join("");
 }
 
-/** To hand a run back to the workers. */
-export function retryCode(id) {
-  return { cli: `limpet runs retry ${word(id)}`, python: python(`runs.retry(${pythonText(id)})`) };
-}
-
-/** To stop a run. */
-export function cancelCode(id) {
-  return { cli: `limpet runs cancel ${word(id)}`, python: python(`runs.cancel(${pythonText(id)})`) };
-}
-
-/** To delete a run. */
-export function deleteCode(id) {
-  return { cli: `limpet runs delete ${word(id)}`, python: python(`runs.delete(${pythonText(id)})`) };
+/** To retry, cancel or delete a run. */
+export function runCode(verb, id) {
+  return { cli: `limpet runs ${verb} ${word(id)}`, python: python(`runs.${verb}(${pythonText(id)})`) };
 }
 
 /** To answer a question, or to approve a run if there is none. */
@@ -117,38 +113,36 @@ export function sendCode(id, name, value) {
 
 /** To fork a run after a step, with edits. */
 export function forkCode(id, step, update, newId) {
-  const changed = Object.keys(update).length > 0;
   const named = newId ? `, new_run_id=${pythonText(newId)}` : "";
-  const edits = changed ? `, ${pythonValue(update)}` : "";
+  const edits = Object.keys(update).length ? `, ${pythonValue(update)}` : "";
+  const fork = `new_id = runs.fork(${pythonText(id)}, ${step}${edits}${named})`;
   return {
-    cli: `limpet runs fork ${word(id)} --step ${step}${sets(update)}${newId ? ` --id ${word(newId)}` : ""} --graph MODULE:GRAPH`,
-    python: `from limpet import Runs\n\nruns = Runs(STORE, graphs=[graph])\nnew_id = runs.fork(${pythonText(id)}, ${step}${edits}${named})\nruns.retry(new_id)  # hands it to the workers`,
+    cli: `limpet runs fork ${word(id)} --step ${step}${pairs("--set", update)}${option("id", newId)} ${GRAPH_OPTION}`,
+    python: python(`${fork}\nruns.retry(new_id)  # hands it to the workers`, GRAPHS),
   };
 }
 
 /** To set a run back. */
 export function rollbackCode(id, step) {
   return {
-    cli: `limpet runs rollback ${word(id)} ${step} --graph MODULE:GRAPH`,
-    python: `from limpet import Runs\n\nRuns(STORE, graphs=[graph]).rollback(${pythonText(id)}, ${step})`,
+    cli: `limpet runs rollback ${word(id)} ${step} ${GRAPH_OPTION}`,
+    python: python(`runs.rollback(${pythonText(id)}, ${step})`, GRAPHS),
   };
 }
 
 /** To look at the state of a run. */
 export function stateCode(id, step) {
+  const after = step === null ? "" : String(step);
   return {
-    cli: `limpet runs state ${word(id)}${step === null ? "" : ` --step ${step}`}`,
-    python: python(`runs.state(${pythonText(id)}${step === null ? "" : `, ${step}`})`),
+    cli: `limpet runs state ${word(id)}${option("step", after)}`,
+    python: python(`runs.state(${pythonText(id)}${after && `, ${after}`})`),
   };
 }
 
 /** To start a run. */
 export function startCode(graph, input, id) {
-  const inputs = Object.entries(input)
-    .map(([key, value]) => ` -i ${word(`${key}=${textOf(value)}`)}`)
-    .join("");
   return {
-    cli: `limpet run MODULE:GRAPH${inputs}${id ? ` --id ${word(id)}` : ""} --detach`,
+    cli: `limpet run MODULE:GRAPH${pairs("-i", input)}${option("id", id)} --detach`,
     python: `graph.start(${pythonValue(input)}${id ? `, run_id=${pythonText(id)}` : ""})  # graph is ${pythonText(graph)}`,
   };
 }

@@ -3,18 +3,7 @@
 import { get, post, remove, ROOT, runPath, urlOf } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
-import {
-  answerCode,
-  cancelCode,
-  confirm,
-  copy,
-  copyButton,
-  deleteCode,
-  retryCode,
-  rollbackCode,
-  sendCode,
-  textField,
-} from "../parts/code.js";
+import { answerCode, confirm, copy, copyButton, rollbackCode, runCode, sendCode, textField } from "../parts/code.js";
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
 import { count, exactTime, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
@@ -147,12 +136,22 @@ export class RunActions {
 
   retry() {
     const about = "The workers continue the run from where it stopped. Finished steps don't run again.";
-    this.confirm(HANDED, { title: "Retry", about, code: () => retryCode(this.id), action: () => this.post("/retry") });
+    this.confirm(HANDED, {
+      title: "Retry",
+      about,
+      code: () => runCode("retry", this.id),
+      action: () => this.post("/retry"),
+    });
   }
 
   resume() {
     const about = "The workers continue the run from here.";
-    this.confirm(HANDED, { title: "Resume", about, code: () => retryCode(this.id), action: () => this.post("/retry") });
+    this.confirm(HANDED, {
+      title: "Resume",
+      about,
+      code: () => runCode("retry", this.id),
+      action: () => this.post("/retry"),
+    });
   }
 
   approve() {
@@ -167,13 +166,13 @@ export class RunActions {
 
   cancel() {
     const about = "Nothing new begins. What was saved stays, and the run can be retried.";
-    const options = { title: "Cancel run", tone: "danger", about, code: () => cancelCode(this.id) };
+    const options = { title: "Cancel run", tone: "danger", about, code: () => runCode("cancel", this.id) };
     this.confirm("cancelled", { ...options, action: () => this.post("/cancel") });
   }
 
   delete() {
     const about = "The run and its journal are deleted for ever.";
-    const options = { title: "Delete run", tone: "danger", about, code: () => deleteCode(this.id) };
+    const options = { title: "Delete run", tone: "danger", about, code: () => runCode("delete", this.id) };
     this.confirm("", { ...options, action: () => remove(runPath(this.id)), whenDone: () => go(pageUrl("runs")) });
   }
 
