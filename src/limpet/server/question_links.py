@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import json
 import secrets
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from limpet.graphs.names import SERVER_KEY
 from limpet.journal.store import Store
@@ -36,7 +36,7 @@ class QuestionLink(NamedTuple):
 def seal_link(store: Store, link: QuestionLink) -> str:
     """The link as a text for a URL."""
     content = _encoded(json.dumps(list(link), ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    return f"{content}.{_encoded(_seal(_key(store), content))}"
+    return f"{content}.{_encoded(_seal(_key(store) or _new_key(store), content))}"
 
 
 def open_link(store: Store, text: str, now: float) -> QuestionLink:
@@ -45,7 +45,8 @@ def open_link(store: Store, text: str, now: float) -> QuestionLink:
     wrong = HttpProblem(404, "no-such-link", "this link isn't one of this server")
     if len(text) > LONGEST_LINK or not text.isascii():
         raise wrong
-    if not hmac.compare_digest(_encoded(_seal(_key(store), content)), seal):
+    key = _key(store)
+    if key is None or not hmac.compare_digest(_encoded(_seal(key, content)), seal):
         raise wrong
     try:
         link = QuestionLink(*json.loads(_decoded(content).decode("utf-8", "surrogatepass")))
@@ -60,14 +61,21 @@ def _seal(key: bytes, content: str) -> bytes:
     return hmac.digest(key, content.encode(), hashlib.sha256)
 
 
-def _key(store: Store) -> bytes:
-    """The key that the store keeps, made by the server that needs it first."""
+def _key(store: Store) -> bytes | None:
+    """The key that the store keeps; None before the first link was made."""
+    document = store.get_document(SERVER_KEY)
+    if document is None:
+        return None
+    return bytes.fromhex(json.loads(document.body)["key"])
+
+
+def _new_key(store: Store) -> bytes:
+    """A new key, or that of another server that has made one at the same moment."""
     while True:
-        document = store.get_document(SERVER_KEY)
-        if document is not None:
-            return bytes.fromhex(json.loads(document.body)["key"])
-        body: Any = json.dumps({"key": secrets.token_hex(KEY_BYTES)}).encode()
-        store.put_document(SERVER_KEY, body, 0)
+        store.put_document(SERVER_KEY, json.dumps({"key": secrets.token_hex(KEY_BYTES)}).encode(), 0)
+        key = _key(store)
+        if key is not None:
+            return key
 
 
 def _encoded(data: bytes) -> str:

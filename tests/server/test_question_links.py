@@ -1,0 +1,141 @@
+"""H19: a link answers one question until it expires, and does nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from limpet import MemoryStore, StateGraph, open_store, pause
+from limpet.graphs.names import SERVER_KEY
+from limpet.server.problems import HttpProblem
+from limpet.server.question_links import LONGEST_LINK, QuestionLink, open_link, seal_link
+from support.graphs import fan
+from support.http_api import Client, api, article, asking
+
+LINK = QuestionLink("kelp/1", 1.5, "ask:1:1", 2e9, "Bö")
+
+
+def link_of(client: Client, run_id: str = "r", **body: Any) -> str:
+    made = client.act(f"/runs/{run_id}/link", **body)
+    return str(made["path"].removeprefix("/answer/"))
+
+
+def test_a_link_answers_one_question_and_nothing_else() -> None:
+    """H19: without the token."""
+    with api() as client:
+        client.run_until_it_stops("r", topic="kelp")
+        link = link_of(client, name="Bo", expires="1h")
+        client.forget_token()
+        shown = client.read(f"/questions/{link}")
+        assert shown["question"]["choices"] == ["yes", "no"]
+        assert (shown["run_id"], shown["is_open"]) == ("r", True)
+        assert client.act(f"/questions/{link}/answer", 422, value="maybe")["code"] == "answer-refused"
+        assert client.act(f"/questions/{link}/answer", value="yes")["run_id"] == "r"
+        assert client.act(f"/questions/{link}/answer", 409, value="yes")["code"] == "already-answered"
+        assert client.read(f"/questions/{link}")["is_open"] is False
+        assert client.read("/runs/r", 401)["code"] == "no-token"
+        assert client.act("/runs/r/link", 401)["code"] == "no-token"
+
+
+def test_who_answered_by_a_link_is_known() -> None:
+    """H19: the name that the link is for."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        client.act(f"/questions/{link_of(client, name='Bo')}/answer", value="yes")
+        client.graph.resume("r")
+        (event,) = client.read("/runs/r/events", type="answer")["events"]
+        assert list(event["by"].values()) == ["Bo"]
+
+
+def test_a_link_that_was_changed_is_refused() -> None:
+    """H19: in any part; and one that is too long isn't looked at."""
+    store = MemoryStore()
+    sealed = seal_link(store, LINK)
+    assert open_link(store, sealed, 0.0) == LINK
+    for place in range(0, len(sealed), 7):
+        changed = sealed[:place] + ("A" if sealed[place] != "A" else "B") + sealed[place + 1 :]
+        with pytest.raises(HttpProblem, match="isn't one of this server"):
+            open_link(store, changed, 0.0)
+    for wrong in ("", ".", "x", "é.é", sealed + "x", sealed.replace(".", ""), "x" * (LONGEST_LINK + 1)):
+        with pytest.raises(HttpProblem) as refused:
+            open_link(store, wrong, 0.0)
+        assert (refused.value.status, refused.value.code) == (404, "no-such-link")
+
+
+def test_a_link_expires() -> None:
+    """H19: by the store's clock."""
+    store = MemoryStore()
+    with pytest.raises(HttpProblem) as refused:
+        open_link(store, seal_link(store, LINK), LINK.expires + 1)
+    assert (refused.value.status, refused.value.code) == (410, "link-expired")
+    with api() as client:
+        client.run_until_it_stops("r", topic="kelp")
+        assert client.act("/runs/r/link", 400, expires="soon")["code"] == "usage"
+        assert client.read(f"/questions/{link_of(client, expires='0s')}", 410)["code"] == "link-expired"
+
+
+def test_all_servers_of_a_store_know_its_links(tmp_path: Path) -> None:
+    """H19: also after a restart; those of another store don't."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    sealed = seal_link(open_store(url), LINK)
+    assert open_link(open_store(f"{url}?timeout=1"), sealed, 0.0) == LINK
+    with pytest.raises(HttpProblem):
+        open_link(MemoryStore(), sealed, 0.0)
+
+
+def test_looking_at_a_link_stores_nothing() -> None:
+    """H19: anyone may look, also on a server that is read-only."""
+    with api(read_only=True) as client:
+        client.read("/questions/x.y", 404)
+        assert client.store.get_document(SERVER_KEY) is None
+
+
+def test_a_link_is_of_one_run_with_this_id() -> None:
+    """H19: not of a later one that got the same id."""
+    with api() as client:
+        client.run_until_it_stops("r", topic="kelp")
+        link = link_of(client)
+        client.act("/runs/delete", run_ids=["r"])
+        assert client.read(f"/questions/{link}", 404)["code"] == "run-not-found"
+        client.run_until_it_stops("r", topic="kelp")
+        assert client.act(f"/questions/{link}/answer", 404, value="yes")["code"] == "no-such-link"
+
+
+def test_of_several_questions_a_link_is_of_the_one_that_is_named() -> None:
+    """H19: the first, if none is."""
+
+    def two(store: Any) -> StateGraph:
+        ask = {name: (lambda state, name=name: {name: pause(f"{name}?")}) for name in ("left", "right")}
+        return fan(ask).compile(store=store, preserve=True)
+
+    with api(two) as client:
+        client.run_until_it_stops("r")
+        first, second = client.read("/runs/r/questions")["questions"]
+        assert client.read(f"/questions/{link_of(client)}")["question"]["id"] == first["id"]
+        named = link_of(client, question=second["id"])
+        client.act(f"/questions/{named}/answer", value=1)
+        left = client.read("/runs/r/questions")["questions"]
+        assert [each["id"] for each in left] == [first["id"]]
+        assert client.act("/runs/r/link", 400, question="none")["code"] == "usage"
+
+
+def test_runs_that_wait_for_a_person_are_listed() -> None:
+    """H19: those that ask, and those that wait for an approval; not those that only paused."""
+
+    def approving(store: Any) -> StateGraph:
+        graph = StateGraph(name="approving").add_node("n", run=lambda state: None).set_entry_point("n")
+        return graph.set_finish_point("n").compile(store=store, interrupt_before=["n"])
+
+    store = MemoryStore()
+    with api(article, store=store) as client, api(approving, store=store) as other:
+        client.run_until_it_stops("asks", topic="kelp")
+        other.run_until_it_stops("approves")
+        client.run_until_it_stops("failed", topic="broken")
+        client.act("/runs/failed/fork")
+        found = client.read("/questions")
+        assert sorted(each["run_id"] for each in found["runs"]) == ["approves", "asks"]
+        assert (found["total"], found["more"]) == (2, False)
+        one = client.read("/questions", limit=1)
+        assert (len(one["runs"]), one["total"]) == (1, 2)
