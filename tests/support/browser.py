@@ -23,7 +23,8 @@ from support.waiting import SOON
 if find_spec("playwright") is None and not os.environ.get("CI"):
     pytest.skip("not installed: playwright, which is in the extra dev", allow_module_level=True)
 
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Locator as Locator
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -70,7 +71,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def used(started: Browser) -> Iterator[None]:
-    """While the block runs, the browser can be used: its loop is the one of this thread, which has another otherwise."""
+    """While the block runs, the browser can be used: the loop of this thread is its own."""
     asyncio._set_running_loop(started._loop)
     try:
         yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
 from limpet import (
@@ -171,6 +172,22 @@ def counter() -> StateGraph:
     graph.set_entry_point("count")
     return graph.add_conditional_edges(
         "count", lambda state: state["count"] < state["until"], {True: "count", False: END}
+    )
+
+
+def ticking() -> StateGraph:
+    """A cycle that counts as far as the number in a file allows, so that a test decides when its run continues."""
+
+    def tick(state: Any) -> dict[str, Any]:
+        number = state.get("count", 0) + 1
+        while int(Path(state["allowed"]).read_text() or 0) < number:
+            time.sleep(0.01)
+        return {"count": number}
+
+    graph = StateGraph({"count": int, "until": int, "allowed": str}, name="ticking", max_iterations=None)
+    graph.add_node("tick", tick).set_entry_point("tick")
+    return graph.add_conditional_edges(
+        "tick", lambda state: state["count"] < state["until"], {True: "tick", False: END}
     )
 
 

@@ -37,7 +37,7 @@ def submit(form: Locator) -> None:
 
 
 def test_each_kind_of_question_has_its_form(survey: Any, serve: Any, visitor: Visitor) -> None:
-    """H20: buttons, a list, text, a number, yes or no, several of, an object, and JSON; what is wrong is said there."""
+    """H20: buttons, a list, text, a number, yes or no, several of, an object, JSON; what is wrong is said there."""
     store, graph = survey
     page = visitor.open(serve(store, [graph], works=True), "/runs/asked")
     visitor.excuse("status of 422")
