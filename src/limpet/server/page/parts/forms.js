@@ -185,9 +185,7 @@ class Field {
   }
 
   get label() {
-    return this.schema.title && this.schema.title.toLowerCase() !== this.name.toLowerCase()
-      ? `${this.schema.title}`
-      : this.name;
+    return this.schema.title ?? this.name;
   }
 
   /** The label, the control, and what is wrong. */
@@ -259,7 +257,7 @@ class TextField extends Field {
 class NumberField extends Field {
   constructor(options) {
     super(options);
-    this.text = this.initial === undefined || this.initial === null ? "" : String(this.initial);
+    this.text = String(this.initial ?? "");
   }
 
   control() {
@@ -293,20 +291,20 @@ class ChoiceField extends Field {
 
   control() {
     if (this.choices.length > FEW) return this.list();
+    return this.boxes("radio", (index) => index === this.chosen);
+  }
+
+  /** The choices as boxes of which one or several are chosen. */
+  boxes(type, isChosen) {
     return h(
       "div.choices",
-      { role: "radiogroup", id: this.id, "aria-label": this.label },
-      this.choices.map((each, index) =>
+      { role: type === "radio" ? "radiogroup" : "group", id: this.id, "aria-label": this.label },
+      this.labels.map((label, index) =>
         h(
-          "label",
-          { key: index, class: index === this.chosen ? "choice chosen" : "choice" },
-          h("input", {
-            type: "radio",
-            name: this.id,
-            checked: index === this.chosen,
-            onchange: () => this.choose(index),
-          }),
-          this.labels[index],
+          "label.choice",
+          { key: index, class: isChosen(index) ? "chosen" : "" },
+          h("input", { type, name: this.id, checked: isChosen(index), onchange: () => this.choose(index) }),
+          label,
         ),
       ),
     );
@@ -332,35 +330,23 @@ class ChoiceField extends Field {
   }
 }
 
-class SeveralField extends Field {
+class SeveralField extends ChoiceField {
   constructor(options) {
     super(options);
-    this.choices = options.choices;
-    this.chosen = new Set(Array.isArray(this.initial) ? this.initial : []);
+    this.chosen = new Set([...this.choices.keys()].filter((index) => options.initial?.includes?.(this.choices[index])));
   }
 
   control() {
-    return h(
-      "div.choices",
-      { role: "group", id: this.id, "aria-label": this.label },
-      this.choices.map((each, index) =>
-        h(
-          "label",
-          { key: index, class: this.chosen.has(each) ? "choice chosen" : "choice" },
-          h("input", { type: "checkbox", checked: this.chosen.has(each), onchange: () => this.toggle(each) }),
-          typeof each === "string" ? each : shortForm(each),
-        ),
-      ),
-    );
+    return this.boxes("checkbox", (index) => this.chosen.has(index));
   }
 
-  toggle(each) {
-    if (!this.chosen.delete(each)) this.chosen.add(each);
+  choose(index) {
+    if (!this.chosen.delete(index)) this.chosen.add(index);
     refresh();
   }
 
   value() {
-    return this.choices.filter((each) => this.chosen.has(each));
+    return this.choices.filter((each, index) => this.chosen.has(index));
   }
 }
 

@@ -37,6 +37,7 @@ class ForkWork {
       this.original = Object.fromEntries(Object.entries(found.values).map(([key, value]) => [key, textOf(value, 2)]));
       this.texts = { ...this.original };
       this.large = found.large;
+      this.foreign = found.not_json;
     } catch (error) {
       this.problem = error.message;
     }
@@ -133,7 +134,12 @@ class ForkWork {
     return h(
       "label",
       { key, class: isChanged ? "field edited" : "field" },
-      h("span.tree-key", key, isChanged && h("span.faint", " edited")),
+      h(
+        "span.tree-key",
+        key,
+        this.foreign[key] && h("span.faint", ` ${this.foreign[key]}: an edited value is plain JSON`),
+        isChanged && h("span.faint", " edited"),
+      ),
       h("textarea.code-input", {
         rows: Math.min(text.split("\n").length, 10),
         spellcheck: "false",
