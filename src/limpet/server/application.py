@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Final
@@ -247,6 +247,8 @@ class _Answering:
                 yield message
         finally:
             self._metrics.note_stream(-1)
+            if isinstance(messages, AsyncGenerator):
+                await messages.aclose()  # not when it is garbage: until then, it would follow its run
 
 
 def _headers(request: Request) -> dict[str, str]:

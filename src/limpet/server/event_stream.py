@@ -43,8 +43,9 @@ async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -
     except LimpetError as problem:
         yield message("problem", problem_details(problem))
     finally:
-        # The client may have gone, so nothing is waited for here. Events that are waited for end with their task.
-        if waiting is not None:
+        # The client may have gone, so nothing is waited for here. Events that are waited for end with their task. If
+        # they aren't, or one has just come that isn't sent any more, they are ended now, and not as garbage.
+        if waiting is not None and not waiting.done():
             waiting.cancel()
         elif isinstance(events, AsyncGenerator):
             await events.aclose()
