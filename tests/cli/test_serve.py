@@ -22,6 +22,7 @@ import pytest
 
 import limpet as library
 from support.command_line import FLOWS, Command
+from support.redis_servers import redis_server
 from support.waiting import SOON, until
 
 pytest.importorskip("uvicorn", reason="the extra server isn't installed")
@@ -252,6 +253,83 @@ def test_a_server_with_a_worker_waits_for_its_nodes_unless_it_is_stopped_twice(
 
 
 @needs_signals
+def test_steps_can_be_watched_while_a_server_waits_for_them(served: Serve, tmp_path: Path) -> None:
+    """H1, H20: it is stopped once, and what it had begun is done."""
+    (tmp_path / "hold").touch()
+    server = served("--graph", "slow:graph", "--worker")
+    server.ask("/graphs/slow/runs", {"run_id": "r"})
+    until((tmp_path / "at-wait").exists)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ask("/runs/r")["status"] == "running"
+    (tmp_path / "hold").unlink()
+    assert server.process.wait(SOON) == 0
+    later = served()
+    assert later.ask("/runs/r/state")["values"] == {"seen": 1}
+    later.stop()
+
+
+@needs_signals
+def test_a_server_where_ctrl_c_is_ignored_stops_by_sigterm(started: Any, served: Serve) -> None:
+    """H1: as in a shell that has started it in the background."""
+    served("--graph", "flows:graph").stop()  # creates the store
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    process = started("serve", "--no-browser", "--port", "0", "--token", CHOSEN)
+    url = process.stdout.readline().strip()
+    assert process.stderr.readline().endswith(". SIGTERM stops it\n")
+    process.send_signal(signal.SIGINT)
+    with urlopen(f"{url}healthz", timeout=SOON) as answered:
+        assert answered.status == 200
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=SOON) == ("", "stopped\n")
+    assert process.returncode == 0
+
+
+@needs_signals
+def test_a_server_works_although_its_url_is_all_that_is_read_of_it(served: Serve) -> None:
+    """H20: `limpet serve | head -1`."""
+    server = served("--graph", "flows:graph", "--worker")
+    assert server.process.stdout is not None
+    server.process.stdout.close()
+    assert server.ask("/runs")["runs"] == []
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(SOON) == 0
+    assert server.process.stderr is not None
+    assert server.process.stderr.read() == ""
+
+
+@needs_signals
+def test_a_server_with_a_worker_survives_its_store(served: Serve, tmp_path: Path) -> None:
+    """H19: requests are refused while the store is away, and it can be stopped then, too."""
+    (tmp_path / "redis").mkdir()
+    with redis_server(tmp_path / "redis") as store:
+        server = served("--graph", "flows:graph", "--worker", "--store", store.url)
+        store.kill()
+        assert server.refusal("/runs") == (503, "store-unavailable")
+        store.start()
+        server.ask("/graphs/article/runs", {"input": {"topic": "kelp"}, "run_id": "r"})
+        until(lambda: server.ask("/runs/r")["status"] == "paused")
+        store.kill()
+        server.stop()
+        assert server.process.returncode == 0
+        store.start()
+
+
+@pytest.mark.parametrize("part", [serve.WebServer, serve.Supervisor])
+def test_a_server_that_cannot_start_says_why(
+    limpet: Command, monkeypatch: pytest.MonkeyPatch, part: type
+) -> None:
+    """H19: where the system has no more threads, or no more files."""
+
+    def fail(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(part, "start", fail)
+    failed = limpet("serve", "--graph", "flows:graph", "--worker", "--port", "0", "--no-browser")
+    assert failed.code == 1
+    assert failed.err.splitlines()[-1] == "error: the server has failed: RuntimeError: can't start new thread"
+
+
+@needs_signals
 def test_an_exported_run_is_shown_without_a_store(served: Serve, started: Any, tmp_path: Path) -> None:
     """H20: at its own page, and nothing can be changed."""
     assert started("run", "flows:graph", "-i", "topic=kelp", "--id", "kelp/1").wait(SOON) == 3
@@ -303,8 +381,11 @@ def test_a_port_that_is_in_use_is_refused(limpet: Command) -> None:
         ([], "no store named"),
         (["none.run"], "there is no file 'none.run' to show"),
         (["flows:graph"], "for a graph, give --graph flows:graph"),
-        (["flows.py", "--worker"], "--worker can't be given with a FILE"),
-        (["flows.py", "--store", "sqlite:///a.db"], "--store can't be given with a FILE"),
+        (["flows.py"], "for a graph, give --graph flows.py"),
+        (["."], "'.' is a directory; if it is a store, give --store file:///"),
+        (["r.run", "--worker"], "--worker can't be given with a FILE"),
+        (["r.run", "--store", "sqlite:///a.db"], "--store can't be given with a FILE"),
+        (["r.run", "--store", ""], "--store can't be given with a FILE"),
     ],
 )
 def test_what_a_server_refuses_to_do(limpet: Command, here: Path, words: list[str], reason: str) -> None:
@@ -314,6 +395,14 @@ def test_what_a_server_refuses_to_do(limpet: Command, here: Path, words: list[st
     assert reason in refused.err
     assert refused.out == ""
     assert not list(here.glob("*.db"))
+
+
+def test_the_file_of_a_store_is_not_taken_for_a_run(limpet: Command, here: Path) -> None:
+    """H20: the error says how a store is named."""
+    limpet("run", "flows:plain", "--id", "r")
+    refused = limpet("serve", "limpet.db")
+    assert refused.code == 2
+    assert "'limpet.db' is a store, not an exported run: give --store sqlite:///limpet.db" in refused.err
 
 
 def test_a_damaged_file_is_refused(limpet: Command, here: Path) -> None:

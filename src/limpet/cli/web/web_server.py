@@ -2,8 +2,8 @@
 
 uvicorn bounds the size of a request's head, and the time that a connection may be silent after an answer. But it
 waits for ever for a client that doesn't send the rest of its request, or that doesn't read its answer, and it keeps
-any number of connections. Here a client that makes no progress is cut off, and connections on which nothing is asked
-make room for new ones.
+any number of connections. Here a client that makes no progress is cut off, and connections whose request hasn't come
+yet make room for new ones.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from limpet.cli.web.listening import WAITING_CONNECTIONS
 
 MAX_CONNECTIONS = 500
-"""Connections at the same time. Beyond that, the one on which nothing has been asked for longest makes room."""
+"""Connections at the same time. Beyond that, the one that waits for its request longest makes room."""
 
 FILES_FOR_EACH_CONNECTION: Final = 4
 """Of how many files that the process may open a connection takes one: the store needs files, too."""
+
+ACCEPTED_AT_ONCE: Final = 10
+"""Connections that are accepted before the server does anything else, such as to make room for them."""
 
 PATIENCE = 20
 """Seconds that a client has to send a request, or to read an answer, besides those for its size."""
@@ -92,7 +95,7 @@ def _config(application: Any) -> uvicorn.Config:
         log_config=None,
         log_level="error",  # what is wrong with a request is said to the client
         server_header=False,
-        backlog=WAITING_CONNECTIONS,
+        backlog=ACCEPTED_AT_ONCE,
         limit_concurrency=_max_connections() + 1,
     )
 
@@ -116,8 +119,9 @@ class _Progress:
         self.size = 0
 
     @property
-    def is_too_slow(self) -> bool:
-        return self.seconds > PATIENCE + self.size / SLOWEST_CLIENT
+    def delay(self) -> float:
+        """Seconds more than the slowest client that isn't too slow needs for this size."""
+        return self.seconds - self.size / SLOWEST_CLIENT
 
 
 class _Connection(H11Protocol):
@@ -138,14 +142,9 @@ class _Connection(H11Protocol):
         super().connection_made(transport)
         if self.limit_concurrency is not None and len(self.connections) >= self.limit_concurrency:
             others = cast("set[_Connection]", self.connections) - {self}
-            idle = [each for each in others if each.is_idle]
-            if idle:
-                max(idle, key=lambda each: each._request.seconds).transport.abort()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing has been asked, or all of it was answered."""
-        return not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete)
+            waiting = [each for each in others if each._awaits_request and not each.transport.is_closing()]
+            if waiting:
+                max(waiting, key=lambda each: each._request.delay).transport.abort()
 
     def data_received(self, data: bytes) -> None:
         """Take in a part of a request."""
@@ -168,7 +167,7 @@ class _Connection(H11Protocol):
             self._note_reading()
         elif self._awaits_request:
             self._request.seconds += 1
-        if self._request.is_too_slow or self._answer.is_too_slow:
+        if max(self._request.delay, self._answer.delay) > PATIENCE:
             self.transport.abort()
 
     def _note_reading(self) -> None:
@@ -238,6 +237,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, requests: _Requests) -> None:
         super().__init__(config)
         self._requests = requests
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections, and have the system keep those that aren't accepted yet."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(WAITING_CONNECTIONS)  # it was set to the number that is accepted at once
 
     async def on_tick(self, counter: int) -> bool:
         """Look after the connections, once a second."""
