@@ -43,7 +43,7 @@ def article(store: Any) -> StateGraph:
     graph.add_edge("write", "rate")
     graph.add_edge("rate", "review")
     graph.add_edge("review", END)
-    return graph.compile(store=store, preserve=True)
+    return graph.compile(store=store, preserve=True, allow_plain_text_secrets=True)
 
 
 def plain(run: Callable[..., Any], schema: Any = None, name: str = "plain") -> Make:

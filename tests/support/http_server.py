@@ -32,6 +32,8 @@ class Served:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self.root = ""
+        """The path under which the application is mounted."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -73,14 +75,18 @@ class Events(threading.Thread):
         self._connection.connect()
         self._socket = self._connection.sock
         headers = {"authorization": f"Bearer {TOKEN}", **headers}
-        self._connection.request("GET", API + path, headers=headers)
+        self._connection.request("GET", server.root + API + path, headers=headers)
         self.start()
 
     def run(self) -> None:
-        with closing(self._connection), suppress(OSError, HTTPException):  # it has left, or the server has ended
-            with self._connection.getresponse() as response:
-                self.status = response.status
-                self._read(line.decode().rstrip("\n") for line in response)
+        # Such errors come when it has left, or the server has ended.
+        with (
+            closing(self._connection),
+            suppress(OSError, HTTPException),
+            self._connection.getresponse() as response,
+        ):
+            self.status = response.status
+            self._read(line.decode().rstrip("\n") for line in response)
 
     def _read(self, lines: Iterator[str]) -> None:
         fields: dict[str, str] = {}

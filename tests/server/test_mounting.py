@@ -1,0 +1,142 @@
+"""H19: the application under a path of a host, with the host's own check of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from limpet import MemoryStore
+from limpet.server import app
+from limpet.server.security import Allowed
+from support.http_api import article, asking
+from support.http_server import TOKEN, Events, Served
+
+Host = Callable[[Any], Any]
+
+
+def in_starlette(inner: Any) -> Any:
+    return Starlette(routes=[Mount("/limpet", inner)])
+
+
+def in_fastapi(inner: Any) -> Any:
+    host = FastAPI()
+    host.mount("/limpet", inner)
+    return host
+
+
+def behind_middleware(inner: Any) -> Any:
+    class PassesOn(BaseHTTPMiddleware):
+        async def dispatch(self, request: Any, call_next: Any) -> Any:
+            return await call_next(request)
+
+    return Starlette(routes=[Mount("/limpet", inner)], middleware=[Middleware(PassesOn)])
+
+
+async def check_later(headers: Mapping[str, str]) -> Allowed:
+    await asyncio.sleep(0)
+    return "Cleo" if headers.get("x-user") == "cleo" else None
+
+
+def check_at_once(headers: Mapping[str, str]) -> Allowed:
+    assert threading.current_thread() is not threading.main_thread()  # it may ask a database
+    return "Cleo" if headers.get("x-user") == "cleo" else None
+
+
+class Checks:
+    """A check that is an object."""
+
+    async def __call__(self, headers: Mapping[str, str]) -> Allowed:
+        return await check_later(headers)
+
+
+@pytest.mark.parametrize("host", [in_starlette, in_fastapi, behind_middleware])
+@pytest.mark.parametrize("check", [check_later, check_at_once, Checks()])
+def test_the_host_says_who_asks(host: Host, check: Any) -> None:
+    """H19: in sync and async code; the name is who has answered. Ids may have slashes under a path, too."""
+    store = MemoryStore()
+    graph = article(store)
+    mounted = host(app(store, [graph], authenticate=check, hosts=None))
+    with TestClient(mounted, headers={"x-user": "cleo"}) as client:
+        list(graph.stream({"topic": "kelp"}, run_id="a/b"))
+        assert client.get("/limpet/healthz").json() == {"status": "ok"}
+        assert client.get("/limpet/api/v1/about").json()["user"] == "Cleo"
+        assert client.post("/limpet/api/v1/runs/a%2Fb/answer", json={"value": "yes"}).status_code == 200
+        (event,) = client.get("/limpet/api/v1/runs/a%2Fb/events", params={"type": "answer"}).json()["events"]
+        assert list(event["by"].values()) == ["Cleo"]
+        assert "/limpet/api/v1/runs" in client.get("/limpet/api/v1/openapi.json").json()["paths"]
+        for headers in ({"x-user": "mallory"}, {"x-user": ""}):
+            answer = client.get("/limpet/api/v1/runs", headers=headers)
+            assert (answer.status_code, answer.json()["code"]) == (401, "no-token")
+        assert client.get("/api/v1/runs").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("gives", "status"),
+    [(True, 200), ("Ann", 200), (None, 401), (False, 401), ("", 401), (1, 401), ({}, 401)],
+)
+def test_a_check_allows_with_true_or_a_name(gives: Any, status: int) -> None:
+    """H19: anything else is no permission."""
+    with TestClient(app(MemoryStore(), authenticate=lambda headers: gives, hosts=None)) as client:
+        assert client.get("/api/v1/runs").status_code == status
+
+
+def test_a_check_that_fails_allows_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """H19: the log says why, and the client doesn't learn it."""
+
+    def fail(headers: Mapping[str, str]) -> Allowed:
+        raise RuntimeError("the database of users is gone")
+
+    with TestClient(app(MemoryStore(), authenticate=fail, hosts=None)) as client:
+        answer = client.get("/api/v1/runs")
+        assert (answer.status_code, answer.json()["code"]) == (500, "internal")
+        assert "users" not in answer.text
+    assert "the database of users is gone" in caplog.text
+
+
+def test_a_token_and_a_check_may_be_given_both() -> None:
+    """H19: either of them lets a request in; programs have the token, and people the host's session."""
+    inner = app(MemoryStore(), token=TOKEN, authenticate=check_later, hosts=None)
+    with TestClient(inner) as client:
+        assert client.get("/api/v1/runs", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+        assert client.get("/api/v1/runs", headers={"x-user": "cleo"}).status_code == 200
+        assert client.get("/api/v1/runs").status_code == 401
+
+
+@pytest.mark.parametrize("host", [in_starlette, in_fastapi, behind_middleware])
+def test_streams_work_under_a_path(host: Host) -> None:
+    """H19: as a server without a lifespan serves them."""
+    store = MemoryStore()
+    graph = asking(store)
+    list(graph.stream({}, run_id="r"))
+    graph.resume("r", "yes")
+    mounted = host(app(store, [graph], token=TOKEN))
+    with Served(mounted) as server:
+        server.root = "/limpet"
+        events = Events(server, "/runs/r/live")
+        events.join(60)
+        assert events.kinds[-1] == "end"
+
+
+def test_two_applications_of_one_process_share_nothing() -> None:
+    """H19: each has its own store, and its own token."""
+    first = app(MemoryStore(), token="one")
+    second = app(MemoryStore(), token="two")
+    host = Starlette(routes=[Mount("/first", first), Mount("/second", second)])
+    with TestClient(host, base_url="http://localhost") as client:
+        for path, token, status in [
+            ("/first", "one", 200),
+            ("/second", "one", 401),
+            ("/second", "two", 200),
+        ]:
+            headers = {"authorization": f"Bearer {token}"}
+            assert client.get(f"{path}/api/v1/runs", headers=headers).status_code == status
