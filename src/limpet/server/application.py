@@ -29,7 +29,6 @@ from limpet.server.metrics import Metrics
 from limpet.server.openapi import openapi
 from limpet.server.page_routes import page_routes
 from limpet.server.problems import MEDIA_TYPE, HttpProblem, internal_problem, problem_details
-from limpet.server.routes import about as about_routes
 from limpet.server.routes import graphs as graph_routes
 from limpet.server.routes import history as history_routes
 from limpet.server.routes import questions as question_routes
@@ -67,7 +66,6 @@ MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
 
 ENDPOINTS: Final = (
-    *about_routes.ENDPOINTS,
     *graph_routes.ENDPOINTS,
     *runs_routes.ENDPOINTS,
     *schedule_routes.ENDPOINTS,

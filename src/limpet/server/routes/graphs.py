@@ -1,13 +1,16 @@
-"""Routes about graphs whose code the server knows: list them, their schemas and pictures, and start runs of them."""
+"""Routes about the server and the graphs whose code it has: their schemas and pictures, and runs that are started."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
 from limpet.durations import seconds_in_text
+from limpet.engine.leases.lease_client import client_for
+from limpet.engine.operations.run_info import SHOWN_STATUSES
 from limpet.errors import UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.plan import PLANNER
+from limpet.journal.store import CANCELLED, COMPLETED, DAMAGED, FAILED, PAUSED, RUNNING
 from limpet.server.endpoint import (
     INTEGER,
     OBJECT,
@@ -22,8 +25,36 @@ from limpet.server.endpoint import (
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.routes.graph_inputs import input_schema, type_name
+from limpet.server.routes.runs import FILTERS
+from limpet.version import VERSION
 
 SVG: Final = "image/svg+xml"
+
+STATUSES: Final = {
+    FAILED: "an error has stopped it",
+    PAUSED: "it waits for an answer or an approval",
+    RUNNING: "a process executes it",
+    **{each.name: each.when for each in SHOWN_STATUSES},
+    COMPLETED: "it has a result",
+    CANCELLED: "it was stopped",
+    DAMAGED: "it can't be read",
+}
+"""What the statuses mean, in the order in which people look for them."""
+
+
+def about(request: ApiRequest) -> dict[str, Any]:
+    """What the server serves. The name of the store has no password."""
+    service = request.service
+    return {
+        "version": VERSION,
+        "store": str(service.store),
+        "graphs": sorted(service.graphs),
+        "read_only": service.read_only,
+        "filters": {each.name: each.about for each in FILTERS},
+        "statuses": STATUSES,
+        "now": client_for(service.store).now(),
+        "user": request.user,
+    }
 
 
 def list_graphs(request: ApiRequest) -> dict[str, Any]:
@@ -102,6 +133,7 @@ def _facts(graph: GraphOnStore) -> dict[str, Any]:
 
 
 ENDPOINTS: Final = (
+    Endpoint("GET", "/about", about, "What the server serves, and what it allows", "About"),
     Endpoint("GET", "/graphs", list_graphs, "The graphs whose code the server knows", "GraphList"),
     Endpoint(
         "GET",
