@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from limpet import MemoryStore, UsageError
+from limpet import MemoryStore, StoreUnavailable, UsageError
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RunHead
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
 from limpet.server.security import Guard, is_address, split_host
@@ -75,6 +77,39 @@ def test_public_routes_need_no_token_and_tell_nothing() -> None:
         for endpoint in ENDPOINTS:
             if endpoint.is_public:
                 assert client.request(endpoint.method, filled(endpoint)).status_code in (400, 404)
+
+
+def test_public_routes_say_nothing_of_a_store_that_fails() -> None:
+    """H19: neither where it is nor why; those with the token learn it."""
+    store = Broken()
+    with api(store=store) as client:
+        client.run_until_it_stops("r", topic="kelp")
+        link = client.act("/runs/r/link")["path"].removeprefix("/answer/")
+        store.is_broken = True
+        assert "a-secret-host" in client.read("/runs/r", 503)["detail"]
+        client.forget_token()
+        for path in ("/healthz", f"{API}/questions/{link}"):
+            answer = client.get(path)
+            assert (answer.status_code, answer.json()["code"]) == (503, "store-unavailable")
+            assert "a-secret-host" not in answer.text
+
+
+class Broken(MemoryStore):
+    """A store that fails once it is to."""
+
+    is_broken = False
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        self._fail()
+        return super().list(which)
+
+    def head(self, run_id: str) -> RunHead:
+        self._fail()
+        return super().head(run_id)
+
+    def _fail(self) -> None:
+        if self.is_broken:
+            raise StoreUnavailable("a-secret-host can't be reached")
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT", "PATCH", "CONNECT"])

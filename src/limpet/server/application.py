@@ -28,7 +28,13 @@ from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from limpet.server.metrics import Metrics
 from limpet.server.openapi import openapi
 from limpet.server.page_routes import page_routes
-from limpet.server.problems import MEDIA_TYPE, HttpProblem, internal_problem, problem_details
+from limpet.server.problems import (
+    MEDIA_TYPE,
+    HttpProblem,
+    internal_problem,
+    problem_details,
+    store_problems_hidden,
+)
 from limpet.server.routes import graphs as graph_routes
 from limpet.server.routes import history as history_routes
 from limpet.server.routes import questions as question_routes
@@ -157,7 +163,8 @@ class _Answering:
             checked = (await self._read(endpoint, request))._replace(user=user)
             if endpoint.streams:
                 return await self._stream(endpoint, request, checked)
-            return _response(await run_in_threadpool(endpoint.answer, checked))
+            with store_problems_hidden(endpoint.is_public):
+                return _response(await run_in_threadpool(endpoint.answer, checked))
 
         return self.reporting(answer)
 
@@ -194,7 +201,8 @@ class _Answering:
 
     async def _health(self, request: Request) -> Response:
         self._guard.check_host(_headers(request))
-        await run_in_threadpool(lambda: self._service.runs.list(limit=1))
+        with store_problems_hidden():
+            await run_in_threadpool(lambda: self._service.runs.list(limit=1))
         return _response({"status": "ok"})
 
     async def _show_metrics(self, request: Request) -> Response:

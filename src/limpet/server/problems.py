@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from limpet.errors import (
@@ -105,6 +107,17 @@ def problem_details(problem: LimpetError) -> dict[str, Any]:
     if isinstance(run_id, str):
         details["run_id"] = run_id
     return details
+
+
+@contextmanager
+def store_problems_hidden(is_public: bool = True) -> Iterator[None]:
+    """Have problems of the store tell neither where it is nor why, in an answer that needs no token."""
+    try:
+        yield
+    except LimpetError as problem:
+        if not is_public or status_of(problem) < 500:
+            raise
+        raise HttpProblem(503, StoreUnavailable.code, "the store doesn't answer") from problem
 
 
 def internal_problem() -> dict[str, Any]:
