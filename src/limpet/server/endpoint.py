@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import RunInfo, info_at_last_stop
-from limpet.engine.operations.stored_state import secrets_of, viewed_progress
+from limpet.engine.operations.stored_state import secrets_of, stored_secrets, viewed_progress
 from limpet.errors import DamagedRecord, UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.frontends.run_facts import run_facts
@@ -82,10 +82,21 @@ class Service(NamedTuple):
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The secret keys of a run, as far as they can be known. Raises `RunNotFound`."""
+        client = client_for(self.store)
+        known = self.known_secrets(info_at_last_stop(client, run_id).graph)
+        try:
+            return known | stored_secrets(client, run_id)
+        except DamagedRecord:
+            return known | self._secrets_of_damaged(run_id)
+        except UsageError:  # the journal was deleted when the run completed
+            return known
+
+    def _secrets_of_damaged(self, run_id: str) -> frozenset[str]:
+        """The same of a run whose newest snapshot is damaged: an earlier one may have them."""
         try:
             return self.state(run_id).secrets
-        except (DamagedRecord, UsageError):  # such as a journal that was deleted when the run completed
-            return self.known_secrets(info_at_last_stop(client_for(self.store), run_id).graph)
+        except (DamagedRecord, UsageError):
+            return frozenset()
 
     def known_secrets(self, graph: str) -> frozenset[str]:
         """The keys that are secret by the code of a graph. Its runs know those that were when they were created."""

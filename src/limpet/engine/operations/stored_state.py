@@ -15,13 +15,16 @@ from limpet.journal.encoding.codec import encode
 from limpet.journal.progress import Progress
 from limpet.journal.reader import (
     Checkpoint,
+    StoredTail,
     ViewedTail,
     check_complete,
     history,
     progress_at,
     progress_at_pause,
     read_progress,
+    read_records,
 )
+from limpet.journal.records import SNAPSHOT
 from limpet.journal.step_search import tail_around
 from limpet.journal.store import RunHead, Tail
 from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
@@ -162,3 +165,16 @@ def difference(client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | No
 def secrets_of(progress: Progress) -> frozenset[str]:
     """The keys that the run's graph had marked as secret when the run was created."""
     return frozenset(map(str, progress.meta.get("secrets", ())))
+
+
+def stored_secrets(client: LeaseClient, run_id: str) -> frozenset[str]:
+    """The same for a stored run. They never change, so of a long journal only the newest snapshot is read.
+
+    Raises `RunNotFound`, `DamagedRecord`, and `UsageError` if the journal was deleted when the run completed.
+    """
+    head = client.head(run_id)
+    tail = client.store.read(run_id, head.snapshot, head.snapshot)
+    for _, record in read_records(StoredTail(*tail)):
+        if record[0] == SNAPSHOT:
+            return frozenset(map(str, record[4].get("meta", {}).get("secrets", ())))
+    return secrets_of(viewed_progress(client, run_id))  # it was deleted meanwhile, as there is a newer one
