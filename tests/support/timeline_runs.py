@@ -13,6 +13,7 @@ from limpet import (
     Goto,
     LimpetError,
     Retry,
+    Runs,
     StateGraph,
     TaskResult,
     Workflow,
@@ -456,7 +457,9 @@ def degraded_saves(store: Any) -> Iterator[str]:
 
 def without_a_journal(store: Any) -> Iterator[str]:
     """Only the newest checkpoints are kept."""
-    yield run(loop(400).compile(store=store, keep=1))
+    run(kept(loop(400), store))
+    Runs(store).prune_checkpoints(RUN, 10)
+    yield RUN
 
 
 def updates(store: Any) -> Iterator[str]:
