@@ -48,7 +48,7 @@ function copyBySelection(text) {
 
 /** A button that copies; `text` is called when it is clicked. */
 export function copyButton(label, text, what) {
-  return h("button.small", { onclick: async () => copy(await text(), what) }, label);
+  return h("button.small", { type: "button", onclick: async () => copy(await text(), what) }, label);
 }
 
 /** A word as a shell takes it. */
