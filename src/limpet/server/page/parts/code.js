@@ -56,6 +56,11 @@ function word(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
 }
 
+/** What a command takes at its end: what begins as an option does is told from one. */
+function args(...texts) {
+  return (texts.some((each) => each.startsWith("-")) ? "-- " : "") + texts.map(word).join(" ");
+}
+
 /** A value as Python writes it. */
 export function pythonValue(value) {
   if (value === null || value === undefined) return "None";
@@ -91,14 +96,14 @@ function pairs(option, values) {
 
 /** To retry, cancel or delete a run. */
 export function runCode(verb, id) {
-  return { cli: `limpet runs ${verb} ${word(id)}`, python: python(`runs.${verb}(${pythonText(id)})`) };
+  return { cli: `limpet runs ${verb} ${args(id)}`, python: python(`runs.${verb}(${pythonText(id)})`) };
 }
 
 /** To answer a question, or to approve a run if there is none. */
 export function answerCode(id, question = null) {
   const given = question ? `${pythonText(question.id)}: …` : "";
   return {
-    cli: `limpet answer ${word(id)}${question ? ` ${word(question.id)} VALUE` : ""} --detach`,
+    cli: `limpet answer --detach ${question ? args(id, question.id, "VALUE") : args(id)}`,
     python: python(question ? `runs.answer(${pythonText(id)}, answers={${given}})` : `runs.answer(${pythonText(id)})`),
   };
 }
@@ -106,7 +111,7 @@ export function answerCode(id, question = null) {
 /** To send a message. */
 export function sendCode(id, name, value) {
   return {
-    cli: `limpet runs send ${word(id)} ${word(name)} ${word(textOf(value))}`,
+    cli: `limpet runs send ${args(id, name, textOf(value))}`,
     python: python(`runs.send(${pythonText(id)}, ${pythonText(name)}, ${pythonValue(value)})`),
   };
 }
@@ -117,7 +122,7 @@ export function forkCode(id, step, update, newId) {
   const edits = Object.keys(update).length ? `, ${pythonValue(update)}` : "";
   const fork = `new_id = runs.fork(${pythonText(id)}, ${step}${edits}${named})`;
   return {
-    cli: `limpet runs fork ${word(id)} --step ${step}${pairs("--set", update)}${option("id", newId)} ${GRAPH_OPTION}`,
+    cli: `limpet runs fork --step ${step}${pairs("--set", update)}${option("id", newId)} ${GRAPH_OPTION} ${args(id)}`,
     python: python(`${fork}\nruns.retry(new_id)  # hands it to the workers`, GRAPHS),
   };
 }
@@ -125,7 +130,7 @@ export function forkCode(id, step, update, newId) {
 /** To set a run back. */
 export function rollbackCode(id, step) {
   return {
-    cli: `limpet runs rollback ${word(id)} ${step} ${GRAPH_OPTION}`,
+    cli: `limpet runs rollback ${GRAPH_OPTION} ${args(id, String(step))}`,
     python: python(`runs.rollback(${pythonText(id)}, ${step})`, GRAPHS),
   };
 }
@@ -134,7 +139,7 @@ export function rollbackCode(id, step) {
 export function stateCode(id, step) {
   const after = step === null ? "" : String(step);
   return {
-    cli: `limpet runs state ${word(id)}${option("step", after)}`,
+    cli: `limpet runs state${option("step", after)} ${args(id)}`,
     python: python(`runs.state(${pythonText(id)}${after && `, ${after}`})`),
   };
 }
@@ -154,7 +159,7 @@ const OPTIONS = { graph: "of" };
 export function bulkCode(verb, filters, ids) {
   if (ids) {
     return {
-      cli: `limpet runs ${verb} ${ids.map(word).join(" ")}`,
+      cli: `limpet runs ${verb} ${args(...ids)}`,
       python: python(`runs.${verb}(${pythonValue(ids)})`),
     };
   }
