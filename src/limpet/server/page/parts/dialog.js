@@ -22,7 +22,8 @@ export function closeDialog() {
   closed.leave();
   closed.onclose();
   refresh();
-  requestAnimationFrame(() => closed.before?.isConnected && closed.before.focus());
+  const menu = closed.before?.closest("details:not([open])"); // its buttons are hidden
+  requestAnimationFrame(() => (menu?.firstElementChild ?? closed.before)?.focus());
 }
 
 /** The dialog, if one is open. */
