@@ -3,7 +3,7 @@
 import { get, post, remove } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { pageUrl } from "../core/router.js";
-import { codeBlock, confirm } from "../parts/code.js";
+import { args, codeBlock, confirm } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { count, statusMark, timeView } from "../parts/labels.js";
 
@@ -133,7 +133,7 @@ export class SchedulesPage extends ReloadedPage {
 
   confirmDelete(name, path) {
     const code = {
-      cli: `limpet schedules delete ${name}`,
+      cli: `limpet schedules delete ${args(name)}`,
       python: `from limpet import Schedules\n\nSchedules(STORE).delete(${JSON.stringify(name)})`,
     };
     confirm({

@@ -57,7 +57,7 @@ function word(text) {
 }
 
 /** What a command takes at its end: what begins as an option does is told from one. */
-function args(...texts) {
+export function args(...texts) {
   return (texts.some((each) => each.startsWith("-")) ? "-- " : "") + texts.map(word).join(" ");
 }
 
