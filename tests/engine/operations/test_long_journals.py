@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from limpet import END, MemoryStore, RunPaused, Runs, StateGraph, UsageError, pause
+from limpet import END, MemoryStore, RunPaused, Runs, StateGraph, UsageError, pause, secret
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.operations.stored_state import checkpoint_page
+from limpet.engine.operations.stored_state import checkpoint_page, secrets_of, stored_secrets, viewed_progress
 from limpet.journal import step_search
 from limpet.journal.store import Store, Tail
 from support.graphs import fan, loop
@@ -99,3 +99,17 @@ def test_little_of_a_long_journal_is_read_for_a_step() -> None:
     page, has_more = checkpoint_page(client_for(store), "r", 2500, 10)
     assert ([each.step for each in page], has_more) == (list(range(2501, 2511)), True)
     assert store.read_records < STEPS
+
+
+def test_the_secrets_of_a_run_are_read_from_its_newest_snapshot_alone() -> None:
+    """H19: they are the same all its life."""
+    store = CountingStore()
+    graph = loop(STEPS, schema={"n": int, "key": Annotated[str, secret]}, max_iterations=None)
+    graph.compile(store=store, preserve=True, allow_plain_text_secrets=True)
+    graph.execute({"key": "hunter22"}, run_id="r")
+    client = client_for(store)
+    assert client.head("r").snapshot > 1
+    assert stored_secrets(client, "r") == secrets_of(viewed_progress(client, "r")) == {"key"}
+    store.read_records = 0
+    stored_secrets(client, "r")
+    assert store.read_records == 1
