@@ -140,7 +140,7 @@ export function piecesOf(row, now) {
   return pieces;
 }
 
-const GAP_WIDTH = 44;
+const GAP_WIDTH = 60;
 const MAX_GAPS = 8;
 /** A gap is left out if it is this part of the time in which something worked. */
 const GAP_PART = 0.2;
