@@ -42,6 +42,7 @@ def waiting(request: ApiRequest) -> dict[str, Any]:
     has_more = False
     for status, bound in ((PAUSED, MAX_PAUSED), (RUNNING, MAX_RUNNING)):
         search = Search(client_for(request.service.store), RunQuery(statuses=(status,)), bound=bound)
+        search.page_size = bound + 1  # one more says whether there are more
         found += [each.info for each in search if waits_for_person(each.info)]
         has_more = has_more or search.stopped_at is not None
     return {
