@@ -118,7 +118,7 @@ export class SchedulesPage extends ReloadedPage {
   }
 
   triggered({ run_id: id }) {
-    say(`started ${id}`, { href: pageUrl("runs", id), text: "open" });
+    say(`the next worker starts ${id}`, { href: pageUrl("runs", id), text: "open" });
   }
 
   async do(name, action) {
