@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -160,7 +161,7 @@ def wide() -> StateGraph:
     names = [f"node {number}" for number in range(2000)]
     for name in names:
         graph.add_node(name, lambda state: {})
-    for before, after in zip(names, names[1:], strict=False):
+    for before, after in pairwise(names):
         graph.add_edge(before, after)
     return graph.set_entry_point(names[0]).set_finish_point(names[-1])
 

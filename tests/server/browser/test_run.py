@@ -108,6 +108,7 @@ def test_the_state_of_each_step_can_be_read(samples: Any, serve: Any, visitor: V
 def test_the_events_of_a_run_are_listed(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20: all, or those of one type; each opens."""
     page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
+    expect(page.get_by_role("treeitem", selected=True)).to_be_visible()
     page.keyboard.press("4")
     events = page.get_by_role("main").get_by_role("list").get_by_role("button")
     expect(events.filter(has_text="step").first).to_be_visible()
