@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from limpet import (
     END,
+    LimpetError,
     MemoryStore,
     Runs,
     StateGraph,
@@ -39,6 +41,7 @@ from limpet.server.timeline.event_rows import EventRows
 from limpet.server.timeline.timelines import KEPT_TIMELINES, Timelines
 from limpet.server.timeline_stream import timeline_stream
 from limpet.testing.faults import FaultyStore
+from support.crafted_exports import crafted, examples
 from support.graphs import SOON, asking, chain, fan, loop
 from support.timeline_runs import RUN, SHAPES, kept, mapped, nothing, run
 from support.waiting import until
@@ -176,7 +179,7 @@ def check_statuses(store: Store, run_id: str, rows: Rows) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_node_that_ran_has_one_row_wherever_the_run_stops(shape: str, store: Store) -> None:
-    """H19: in its branch, with its attempts and waits; and reading on gives what reading anew gives."""
+    """H19: in its branch, with its attempts and waits; and reading on gives what reading from the beginning gives."""
     client = Reader(store)
     slow = Reader(store)
     stops = 0
@@ -467,7 +470,7 @@ def test_only_the_newest_rows_of_a_very_long_run_are_kept(monkeypatch: pytest.Mo
     assert answer["total"] == len(steps)
 
 
-def test_few_timelines_are_remembered_and_forgotten_ones_are_made_anew() -> None:
+def test_few_timelines_are_remembered_and_others_are_read_again() -> None:
     """H19: a client that comes back after its timeline was forgotten reads it from the beginning."""
     store = MemoryStore()
     graph = kept(loop(3), store)
@@ -482,9 +485,9 @@ def test_few_timelines_are_remembered_and_forgotten_ones_are_made_anew() -> None
     again = timelines.changes(f"r{KEPT_TIMELINES}", newest, frozenset(), versions[KEPT_TIMELINES], 10)
     assert (again["reset"], again["rows"]) == (False, [])
     oldest = graph.get("r0").info.created
-    anew = timelines.changes("r0", oldest, frozenset(), versions[0], 10)
-    assert anew["reset"]
-    assert len(anew["rows"]) == 3
+    again = timelines.changes("r0", oldest, frozenset(), versions[0], 10)
+    assert again["reset"]
+    assert len(again["rows"]) == 3
     assert len(timelines._kept) == KEPT_TIMELINES
 
 
@@ -561,3 +564,20 @@ def test_a_stream_says_why_it_ends_before_the_run_does(store: Store) -> None:
     stream.wait()
     kind, data = stream.messages[-1]
     assert (kind, data["code"]) == ("problem", "run-not-found")
+
+
+def test_no_run_that_an_import_accepts_makes_its_timeline_fail(tmp_path: Path) -> None:
+    """H19, P5: exported runs that were changed behind right checksums have rows, or an error of ours."""
+    exported = examples(tmp_path)
+    file = tmp_path / "crafted.run"
+    accepted = 0
+    for seed in range(300):
+        file.write_bytes(crafted(exported[seed % len(exported)].file, Random(seed)))
+        store = MemoryStore()
+        with suppress(LimpetError):
+            run_id = Runs(store).import_(file)
+            reader = Reader(store)
+            reader.read(run_id)
+            accepted += 1
+            json.dumps(list(reader.rows.values()))
+    assert accepted > 10

@@ -34,7 +34,7 @@ WATCH_INTERVAL = 0.05
 
 QUIET_INTERVAL = 0.1
 QUIET_TIME = 5.0
-"""The same, when nothing has happened in any of them for so many seconds: that halves what idle followers cost."""
+"""The same, when nothing has happened in any of them for this many seconds: that halves what idle followers cost."""
 
 LONGEST_PAUSE = 2.0
 """Seconds between two looks at most, while the store is unavailable."""

@@ -381,7 +381,7 @@ class EventRows:
             self.log.touch(row)
 
     def _emitting_row(self, event: Event) -> Row | None:
-        """The row of the call that emitted something; None if that can't be told.
+        """The row of the call that emitted something; None if that isn't known.
 
         What was emitted is read when it was written, which may be before the steps before it were, or after its own.
         """

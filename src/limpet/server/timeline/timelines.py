@@ -55,7 +55,7 @@ class Timeline:
         self._feed = EventFeed(self._store, self._run_id, EventCursor(), self._secrets)
         self._rows = EventRows()
         self._places = [EventCursor().to_text(self._run_id)]
-        """The cursors before every so many events."""
+        """The cursors before each `EVENTS_OF_PLACE` events."""
         self._epoch = secrets.token_hex(4)
         """Tells the versions of these rows from those of others that were made of the same run."""
         self._is_in_doubt = False
