@@ -85,7 +85,7 @@ def test_the_host_says_who_asks(host: Host, check: Any) -> None:
     [(True, 200), ("Ann", 200), (None, 401), (False, 401), ("", 401), (1, 401), ({}, 401)],
 )
 def test_a_check_allows_with_true_or_a_name(gives: Any, status: int) -> None:
-    """H19: anything else is no permission."""
+    """H19: anything else allows nothing."""
     with TestClient(app(MemoryStore(), authenticate=lambda headers: gives, hosts=None)) as client:
         assert client.get("/api/v1/runs").status_code == status
 

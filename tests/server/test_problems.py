@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ from limpet import (
     UsageError,
     errors,
 )
+from limpet.server import problems
 from limpet.server.problems import LONGEST_DETAIL, TITLES, internal_problem, problem_details, status_of
 from support.http_api import api, plain
 
@@ -70,6 +73,19 @@ def test_errors_that_are_no_fault_of_the_server_are_no_500() -> None:
         "ForbiddenType",
         "LimpetError",
         "StoreError",
+    }
+
+
+def test_the_codes_of_the_server_are_in_the_reference() -> None:
+    """H19: each with its status."""
+    sources = "".join(path.read_text() for path in Path(problems.__file__).parent.rglob("*.py"))
+    used = set(re.findall(r'HttpProblem\(\s*(\d+), "([a-z-]+)"', sources))
+    used |= {("403", "has-secrets"), ("500", "internal")}
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
+    section = page.partition("## Over HTTP")[2].partition("\n## ")[0]
+    listed = re.findall(r"^\| ([a-z-]+) \| ([\d, ]+) \|", section, flags=re.M)
+    assert {(status, code) for code, given in listed for status in given.split(", ")} == used | {
+        ("405", "no-route")
     }
 
 

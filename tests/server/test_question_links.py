@@ -86,7 +86,7 @@ def test_all_servers_of_a_store_know_its_links(tmp_path: Path) -> None:
 
 
 def test_looking_at_a_link_stores_nothing() -> None:
-    """H19: anyone may look, also on a server that is read-only."""
+    """H19: it needs no token, and a server may be read-only."""
     with api(read_only=True) as client:
         client.read("/questions/x.y", 404)
         assert client.store.get_document(SERVER_KEY) is None

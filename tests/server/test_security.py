@@ -189,7 +189,7 @@ def test_hostile_ids_are_runs_that_do_not_exist(run_id: str) -> None:
             assert "set-cookie" not in answer.headers
 
 
-def test_an_exported_file_has_a_name_that_is_no_header() -> None:
+def test_the_name_of_an_exported_file_makes_no_other_header() -> None:
     """H19: quotes, line breaks and slashes of an id are escaped."""
     run_id = 'a"b\\c/é; filename=x'
     with api(asking) as client:

@@ -74,7 +74,7 @@ def test_events_come_in_pages_and_by_type(monkeypatch: pytest.MonkeyPatch) -> No
         assert [len(page) for page in some] == [0, 0, 1]
 
 
-def test_a_cursor_that_is_none_is_refused() -> None:
+def test_what_is_not_a_cursor_of_the_run_is_refused() -> None:
     """H19: of another run, or made up."""
     with api() as client:
         client.run_until_it_stops("r", topic="x")
