@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
@@ -23,6 +24,7 @@ from limpet import (
     END,
     LimpetError,
     MemoryStore,
+    Retry,
     Runs,
     StateGraph,
     StoreUnavailable,
@@ -32,6 +34,7 @@ from limpet import (
     progress,
     supervise,
 )
+from limpet import sleep as rest
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.leases.lease_client import client_for
@@ -42,7 +45,7 @@ from limpet.server.timeline.timelines import KEPT_TIMELINES, Timelines
 from limpet.server.timeline_stream import timeline_stream
 from limpet.testing.faults import FaultyStore
 from support.crafted_exports import crafted, examples
-from support.graphs import SOON, asking, chain, fan, loop
+from support.graphs import SOON, asking, chain, fan, loop, single
 from support.timeline_runs import RUN, SHAPES, kept, mapped, nothing, run
 from support.waiting import until
 
@@ -75,8 +78,9 @@ class Reader:
     def read(self, run_id: str, limit: int = 5000) -> dict[str, Any]:
         """Read until there is no more; the last answer."""
         info = Runs(self._store).get(run_id).info
+        now = time.time() if info.shown_status == RUNNING else None
         while True:
-            answer = self._timelines.changes(run_id, info.created, frozenset(), self._version, limit)
+            answer = self._timelines.changes(run_id, info.created, frozenset(), self._version, limit, now)
             self._version = answer["version"]
             if answer["reset"]:
                 self.rows = {}
@@ -367,6 +371,34 @@ def test_what_a_node_emits_is_shown_in_its_row_while_it_runs(store: Store) -> No
     assert "progress" not in row()
     assert row()["output"] == 2
     check_rows(store, RUN, reader.rows)
+
+
+def test_a_node_that_has_slept_or_is_tried_again_is_shown_as_running(store: Store) -> None:
+    """H20: a journal doesn't say when a wait is over, but when it will be."""
+    gates = Gates()
+    wait = gates.node("again")
+    left = [None]
+
+    def fails(state: Any) -> dict[str, Any]:
+        if left:
+            left.clear()
+            raise ConnectionError("busy")
+        rest(0.01)
+        return wait(state)
+
+    graph = kept(single(fails, retry=Retry(2, backoff=0.01)), store)
+    reader = Reader(store)
+
+    def statuses() -> list[str]:
+        reader.read(RUN)
+        return [row["status"] for row in reader.rows.values()]
+
+    with supervise(store, [graph], poll=0.01):
+        graph.start({}, run_id=RUN)
+        until(lambda: "again" in gates.begun and statuses() == ["running"])
+        assert [kind for _, _, kind in reader.rows[0]["waits"]] == ["retry", "sleep"]
+        gates.let("again")
+        until(lambda: statuses() == ["done"])
 
 
 GRAPH_OF_A_PROCESS = """

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.errors import StoreError, StoreUnavailable
 from limpet.journal.store import RUNNING
@@ -43,9 +44,10 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
     known_secrets = service.known_secrets(info.graph)
     version = request.values.get("after") or ""
     limit = limit_of(request, MAX_ROWS, MAX_ROWS)
-    changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit)
-    if info.shown_status != RUNNING:
-        changes["active"] = []
+    now = None
+    if info.shown_status == RUNNING:
+        now = client_for(service.store).now()
+    changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit, now)
     return {**changes, "run": shown_run(info)}
 
 

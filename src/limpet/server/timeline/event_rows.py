@@ -47,6 +47,8 @@ class EventRows:
         """The rows that wait for answers, by the ids of their questions."""
         self._interrupted: list[Row] = []
         """The rows that wait for an approval."""
+        self._timed: list[Row] = []
+        """The rows that sleep, or wait before they are tried again."""
         self._has_stopped = False
         """Whether it failed or was cancelled, and wasn't resumed since."""
         self._gap = ""
@@ -60,6 +62,18 @@ class EventRows:
     def active(self) -> list[dict[str, Any]]:
         """The steps that are under way if the run is, as far as is known, and have no row."""
         return list(islice(self._lanes.root.active(), MAX_ACTIVE))
+
+    def wake(self, now: float) -> None:
+        """A process executes the run: what waited until now is under way again, which makes no event."""
+        still_timed = []
+        for row in self._timed:
+            if row.status in (RETRYING, SLEEPING):
+                if list(row.waits)[-1][1] > now:
+                    still_timed.append(row)
+                    continue
+                row.status = RUNNING
+                self.log.touch(row)
+        self._timed = still_timed
 
     def take(self, event: Event) -> None:
         """What happened next."""
@@ -192,12 +206,14 @@ class EventRows:
         if due is not None and due > event["at"]:
             row.add_wait(event["at"], due, "retry")
             row.status = RETRYING
+            self._timed.append(row)
         self.log.touch(row)
 
     def _take_sleep(self, event: Event) -> None:
         row = self._lanes.row_of(event, None)
         row.add_wait(event["at"], max(event["until"], event["at"]), "sleep")
         row.status = SLEEPING
+        self._timed.append(row)
         self.log.touch(row)
 
     def _take_wait(self, event: Event) -> None:
@@ -357,6 +373,7 @@ class EventRows:
         self._has_stopped = False
         self._asking.clear()
         self._interrupted.clear()
+        self._timed.clear()
 
     def _take_update(self, event: Event) -> None:
         self._add_mark("state changed from outside", "", event, DONE)

@@ -61,13 +61,17 @@ class Timeline:
         self._is_in_doubt = False
         """Whether reading failed in the middle, so that it can't be continued."""
 
-    def changes(self, version: str, limit: int) -> dict[str, Any]:
+    def changes(self, version: str, limit: int, now: float | None) -> dict[str, Any]:
         """The rows that changed since a version, oldest change first, and the version after them."""
         with self._lock:
             if self._is_in_doubt:
                 self._start_over()
             since = self._known_version(version)
             is_behind = self._read(since + limit)
+            active: list[dict[str, Any]] = []
+            if now is not None:
+                self._rows.wake(now)
+                active = self._rows.active()
             log = self._rows.log
             rows = list(islice(log.since(since), limit + 1))
             has_more = len(rows) > limit
@@ -80,7 +84,7 @@ class Timeline:
                 "dropped": log.dropped,
                 "more": has_more or is_behind,
                 "ready": self._rows.ready,
-                "active": self._rows.active(),
+                "active": active,
             }
 
     def _known_version(self, version: str) -> int:
@@ -161,14 +165,23 @@ class Timelines:
         self._kept: OrderedDict[tuple[str, float], Timeline] = OrderedDict()
 
     def changes(
-        self, run_id: str, created: float, known_secrets: frozenset[str], version: str, limit: int
+        self,
+        run_id: str,
+        created: float,
+        known_secrets: frozenset[str],
+        version: str,
+        limit: int,
+        now: float | None = None,
     ) -> dict[str, Any]:
-        """What changed in a run's timeline since a version. `created` tells it from an earlier run of this id."""
+        """What changed in a run's timeline since a version. `created` tells it from an earlier run of this id.
+
+        While a process executes the run, `now` is the time by the store's clock.
+        """
         if not 1 <= limit <= MAX_ROWS:
             raise UsageError(f"limit must be from 1 to {MAX_ROWS}, not {limit}")
         timeline = self._timeline(run_id, created, known_secrets)
         try:
-            return timeline.changes(version, limit)
+            return timeline.changes(version, limit, now)
         finally:
             self._trim()
 
@@ -178,7 +191,7 @@ class Timelines:
         """What happened in a row of a run's timeline; None if there is no such row."""
         timeline = self._timeline(run_id, created, known_secrets)
         if not len(timeline):
-            timeline.changes("", MAX_ROWS)
+            timeline.changes("", MAX_ROWS, None)
         return timeline.row_events(row_id)
 
     def _timeline(self, run_id: str, created: float, known_secrets: frozenset[str]) -> Timeline:
