@@ -114,7 +114,7 @@ class Visitor:
 
     def arrive(self, server: Served, **options: Any) -> Page:
         """An empty page of a person who has never been here."""
-        self._addresses.append(server.address)
+        self.knows(server)
         context = self._browser.new_context(**{"viewport": DESK, **options})
         context.set_default_timeout(SOON * 1000)
         self._contexts.append(context)
@@ -123,6 +123,10 @@ class Visitor:
         context.on("dialog", self._refuse)
         context.on("request", lambda request: self._note_request(request.url))
         return context.new_page()
+
+    def knows(self, server: Served) -> None:
+        """Another server that pages may ask."""
+        self._addresses.append(server.address)
 
     def excuse(self, *patterns: str) -> None:
         """Messages of the browser that a test provokes."""
