@@ -32,7 +32,12 @@ export function dialogView() {
   const { title, view, wide } = opened;
   return h(
     "div",
-    { key: "dialog", class: "backdrop", onmousedown: (event) => event.target === event.currentTarget && closeDialog() },
+    {
+      key: "dialog",
+      class: "backdrop",
+      onmousedown: (event) => event.target === event.currentTarget && closeDialog(),
+      onshow: (backdrop) => focusFirst(backdrop.firstChild), // what is inside is shown before it is in the document
+    },
     h(
       "section",
       {
@@ -41,7 +46,6 @@ export function dialogView() {
         "aria-modal": "true",
         "aria-label": title,
         tabindex: -1,
-        onshow: focusFirst,
         onkeydown: keepFocus,
       },
       h("header", h("h2", title), h("button.plain", { "aria-label": "close", onclick: closeDialog }, "×")),
