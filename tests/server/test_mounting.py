@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +19,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+import limpet
 from limpet import MemoryStore
 from limpet.server import app
 from limpet.server.security import Allowed
@@ -125,6 +130,20 @@ def test_streams_work_under_a_path(host: Host) -> None:
         events = Events(server, "/runs/r/live")
         events.join(60)
         assert events.kinds[-1] == "end"
+
+
+def test_a_server_without_its_package_says_what_to_install() -> None:
+    """H19: to a program that mounts it."""
+    script = (
+        "import sys; sys.modules['starlette'] = None\n"
+        "from limpet import UsageError\n"
+        "try:\n    import limpet.server\nexcept UsageError as error:\n    print(error)"
+    )
+    path = {**os.environ, "PYTHONPATH": str(Path(limpet.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, env=path, check=True
+    )
+    assert done.stdout == "the server needs the package starlette: pip install 'limpet[server]'\n"
 
 
 def test_two_applications_of_one_process_share_nothing() -> None:

@@ -10,6 +10,15 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from limpet.errors import LimpetError, UsageError
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graph_methods import GraphMethods
@@ -50,18 +59,6 @@ from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
 from limpet.stores.opening import open_store
-
-try:
-    from starlette.applications import Starlette
-    from starlette.concurrency import run_in_threadpool
-    from starlette.exceptions import HTTPException
-    from starlette.middleware import Middleware
-    from starlette.requests import ClientDisconnect, Request
-    from starlette.responses import Response, StreamingResponse
-    from starlette.routing import Route
-    from starlette.types import ASGIApp, Receive, Scope, Send
-except ImportError as error:
-    raise UsageError("the server needs the package starlette: pip install 'limpet[server]'") from error
 
 PREFIX: Final = "/api/v1"
 
