@@ -108,7 +108,7 @@ function isTyped(el, name) {
 function setProperty(el, name, value) {
   if (name === "key" || name === "onshow") return;
   if (name.startsWith("on")) {
-    el[name] = value;
+    el[name] = value && ((event) => void value(event)); // the browser does nothing more if one returns false
   } else if (name === "css") {
     for (const [property, each] of Object.entries(value ?? {})) el.style.setProperty(property, each);
   } else if (PROPERTIES.has(name)) {
