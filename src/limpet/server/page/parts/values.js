@@ -29,7 +29,6 @@ export function stateTree({ values, large = {}, load = null, tree }) {
   if (!keys.length) return h("p.faint", "no values");
   return h(
     "ul.tree",
-    { role: "tree" },
     keys.map((key) => (key in values ? entry(key, values[key], key, tree, 0) : unloaded(key, large[key], load))),
   );
 }
@@ -37,7 +36,7 @@ export function stateTree({ values, large = {}, load = null, tree }) {
 /** One value, without a name. */
 export function valueTree(value, tree, path = "") {
   if (!isContainer(value)) return leaf(value, path, tree);
-  return h("ul.tree", { role: "tree" }, items(value, path, tree, 0));
+  return h("ul.tree", items(value, path, tree, 0));
 }
 
 function unloaded(key, bytes, load) {
