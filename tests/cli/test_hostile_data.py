@@ -23,6 +23,7 @@ from limpet.cli.main import main
 from limpet.cli.next_commands import _example
 from limpet.cli.project import shell_line
 from limpet.engine.sessions.start import new_run
+from limpet.errors import UsageError
 from limpet.journal.progress import Progress
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x85\u202egnp.exe\u2066\u200b\x7f\r"
@@ -112,6 +113,13 @@ COMMANDS: dict[str, list[list[str]]] = {
     "store prune": [["store", "prune", "--older", "0s", "--dry-run"]],
     "worker": [["worker", "flows:asking", "--once"]],
     "workers": [["workers"]],
+    "serve": [
+        ["serve", "--port", "0", "--no-browser"],
+        ["serve", "asks.run", "--port", "0", "--no-browser"],
+        ["serve", f"none{EVIL}.run"],
+        ["serve", "--host", EVIL],
+        ["serve", "--token", EVIL],
+    ],
 }
 NO_STORED_DATA = {"graph schema", "store migrate", "demo", "completion"}
 """They show what is ours alone."""
@@ -165,11 +173,20 @@ def hostile(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ],
     ):
         screen(arguments)
+    with suppress(UsageError):  # it needs an extra
+        from limpet.cli.web.web_server import WebServer
+
+        monkeypatch.setattr(WebServer, "start", not_started)
     store = open_store(f"sqlite:///{here}/runs.db")
     progress = Progress(f"odd{EVIL}", f"odd{EVIL}", "", f"node{EVIL}", {EVIL: EVIL}, at=1.0, status="paused")
     progress.reason = f"reason{EVIL}"
     store.create(new_run(progress, (EVIL,), None, 1.0))
     return here
+
+
+def not_started(server: object) -> None:
+    """In place of a server, which would work until it is stopped."""
+    raise RuntimeError(EVIL)
 
 
 def screen(arguments: list[str]) -> str:
