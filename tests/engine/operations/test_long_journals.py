@@ -8,8 +8,8 @@ import pytest
 
 from limpet import END, MemoryStore, RunPaused, Runs, StateGraph, UsageError, pause, secret
 from limpet.engine.leases.lease_client import client_for
+from limpet.engine.operations import stored_state
 from limpet.engine.operations.stored_state import checkpoint_page, secrets_of, stored_secrets, viewed_progress
-from limpet.journal import step_search
 from limpet.journal.store import Store, Tail
 from support.graphs import fan, loop
 
@@ -70,8 +70,8 @@ def test_every_step_and_page_is_as_in_the_whole_journal(
     history = runs.history("r")
     steps = [each.step for each in history]
     states = {step: dict(runs.state("r", step)) for step in steps}
-    monkeypatch.setattr(step_search, "LONG_JOURNAL", 1)
-    monkeypatch.setattr(step_search, "FIRST_PART", part)
+    monkeypatch.setattr(stored_state, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(stored_state, "FIRST_PART", part)
     assert {step: dict(runs.state("r", step)) for step in steps} == states
     for limit in (1, 4, 100):
         found: list[Any] = []

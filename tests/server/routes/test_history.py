@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, State, StateGraph, emit, progress
-from limpet.journal import step_search
+from limpet.engine.operations import stored_state
 from limpet.server.routes import history as routes
 from support.graphs import fan, loop
 from support.http_api import Client, api, plain
@@ -34,7 +34,7 @@ def pages(client: Client, path: str, items: str, **params: Any) -> list[list[Any
 @pytest.mark.parametrize("is_long", [True, False])
 def test_steps_come_in_pages_oldest_first(is_long: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """H19: of a long run, only the part that is asked for is read."""
-    monkeypatch.setattr(step_search, "LONG_JOURNAL", 1 if is_long else 1000)
+    monkeypatch.setattr(stored_state, "LONG_JOURNAL", 1 if is_long else 1000)
     with api(counting) as client:
         client.run_until_it_stops("r")
         found = pages(client, "/runs/r/history", "steps", limit=10)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, StateGraph, Workflow, pause
-from limpet.journal import step_search
+from limpet.engine.operations import stored_state
 from limpet.server.routes import states as routes
 from support.graphs import loop
 from support.http_api import api, plain
@@ -121,7 +121,7 @@ def test_a_run_of_a_graph_has_no_tasks() -> None:
 
 def test_a_step_of_a_long_run_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """H19: states and differences."""
-    monkeypatch.setattr(step_search, "LONG_JOURNAL", 1)
+    monkeypatch.setattr(stored_state, "LONG_JOURNAL", 1)
 
     def counting(store: Any) -> StateGraph:
         return loop(500, max_iterations=1000).compile(store=store, preserve=True)

@@ -1,9 +1,15 @@
-"""How far a stored run had come: its progress, its state and its history, without running a node."""
+"""How far a stored run had come: its progress, its state and its history, without running a node.
+
+Of a long journal, only the part that is needed is read. Later records are of later steps, so the last record of a
+step is found by halving. The snapshot that it needs is looked for from there backwards: snapshots are written at least
+as often as reading from the one before would cost. Where the journal isn't in this order, because checkpoints were
+deleted or records are damaged, the step isn't found in that part, and the whole journal is read.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compatibility import check_stored_workflows
@@ -25,9 +31,14 @@ from limpet.journal.reader import (
     read_records,
 )
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.step_search import tail_around
-from limpet.journal.store import RunHead, Tail
+from limpet.journal.store import RunHead, Store, Tail
 from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
+
+LONG_JOURNAL: Final = 1000
+"""Records from which on searching is quicker than reading all of them."""
+
+FIRST_PART: Final = 128
+"""Records that are read at once while a snapshot is looked for. Each further part is twice as large."""
 
 
 class Difference(NamedTuple):
@@ -72,7 +83,7 @@ def _steps_around(
     client: LeaseClient, run_id: str, step: int, following: int
 ) -> tuple[list[Checkpoint], bool]:
     """Steps of a run, from before this one on, and whether they are all that follow."""
-    tail = tail_around(client.store, run_id, step, following)
+    tail = _tail_around(client.store, run_id, step, following)
     if tail is not None:
         with suppress(DamagedRecord):
             return history(ViewedTail(*tail)), tail.first + len(tail.records) > tail.head.sequence
@@ -104,7 +115,7 @@ def viewed_progress(client: LeaseClient, run_id: str, step: int | None = None) -
 
 def _progress_at(client: LeaseClient, run_id: str, step: int, kind: type[Tail]) -> Progress:
     """How far a run had come after a step, from a part of a long journal if that is enough."""
-    tail = tail_around(client.store, run_id, step)
+    tail = _tail_around(client.store, run_id, step)
     if tail is not None:
         with suppress(DamagedRecord, UsageError):
             return progress_at(kind(*tail), step)
@@ -178,3 +189,61 @@ def stored_secrets(client: LeaseClient, run_id: str) -> frozenset[str]:
         if record[0] == SNAPSHOT:
             return frozenset(map(str, record[4].get("meta", {}).get("secrets", ())))
     return secrets_of(viewed_progress(client, run_id))  # it was deleted meanwhile, as there is a newer one
+
+
+def _tail_around(store: Store, run_id: str, step: int, following: int = 0) -> Tail | None:
+    """The records from a snapshot up to the end of a step, and then some more: `following` ones, if there are.
+
+    Step -1 is before the first. None for a short journal, and for one in which the step can't be found in this way.
+    Raises `RunNotFound`, and what keeps the store from being read.
+    """
+    try:
+        head = store.head(run_id)
+        if head.sequence < LONG_JOURNAL or type(step) is not int:
+            return None
+        last = _last_record(store, head, step)
+        if last == 0:
+            found = store.read(run_id, 1, following)
+        else:
+            first = _snapshot_before(store, head, last)
+            found = store.read(run_id, first, min(last + following, head.sequence))
+    except DamagedRecord:
+        return None
+    if not found.records:
+        return None
+    return found
+
+
+def _last_record(store: Store, head: RunHead, step: int) -> int:
+    """The number of the last record of a step or of those before it; 0 if all are of later steps."""
+    low = 0
+    high = head.sequence
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _is_later(store, head, middle, step):
+            high = middle - 1
+        else:
+            low = middle
+    return low
+
+
+def _is_later(store: Store, head: RunHead, number: int, step: int) -> bool:
+    """Whether a record is of a later step. Those that were deleted were of earlier ones."""
+    tail = store.read(head.run_id, number, number)
+    steps: list[int] = [record[1] for _, record in read_records(StoredTail(*tail))]
+    return bool(steps) and steps[0] > step
+
+
+def _snapshot_before(store: Store, head: RunHead, last: int) -> int:
+    """The number of the newest snapshot up to a record; 1 if there is none."""
+    size = FIRST_PART
+    while last > 0:
+        first = max(last - size + 1, 1)
+        tail = store.read(head.run_id, first, last)
+        # Values aren't restored, as only the kinds of records matter.
+        numbers = [number for number, record in read_records(StoredTail(*tail)) if record[0] == SNAPSHOT]
+        if numbers:
+            return numbers[-1]
+        last = first - 1
+        size *= 2
+    return 1
