@@ -95,7 +95,7 @@ def test_the_graph_of_a_run_highlights_the_same_step(samples: Any, serve: Any, v
 def test_the_state_of_each_step_can_be_read(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20."""
     page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/moss-2?view=state")
-    tree = page.get_by_role("main").get_by_role("tree")
+    tree = page.get_by_role("main").get_by_role("list").first
     expect(tree).to_contain_text("verdictyes")
     page.get_by_role("spinbutton", name="after step").fill("1")
     page.keyboard.press("Enter")
