@@ -1,9 +1,9 @@
 """How far a stored run had come: its progress, its state and its history, without running a node.
 
 Of a long journal, only the part that is needed is read. Later records are of later steps, so the last record of a
-step is found by halving. The snapshot that it needs is looked for from there backwards: snapshots are written at least
-as often as reading from the one before would cost. Where the journal isn't in this order, because checkpoints were
-deleted or records are damaged, the step isn't found in that part, and the whole journal is read.
+step is found by halving. The snapshot that it needs is looked for from there backwards: snapshots are written at
+least as often as reading from the one before would cost. Where the journal isn't in this order, because checkpoints
+were deleted or records are damaged, the step isn't found in that part, and the whole journal is read.
 """
 
 from __future__ import annotations
