@@ -12,12 +12,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlsplit
 
 import pytest
 
-from support.http_server import TOKEN, Served
+from support.http_server import TOKEN
 from support.waiting import SOON
 
 if find_spec("playwright") is None and not os.environ.get("CI"):
@@ -79,6 +79,13 @@ def used(started: Browser) -> Iterator[None]:
         asyncio._set_running_loop(None)
 
 
+class Site(Protocol):
+    """What is opened: a server, by its address."""
+
+    @property
+    def address(self) -> str: ...
+
+
 class Recorded:
     """An application, and all that it has sent."""
 
@@ -106,13 +113,13 @@ class Visitor:
         """The URLs that were asked for, in order."""
         self.faults: list[str] = []
 
-    def open(self, server: Served, path: str = "/", *, token: str = TOKEN, **options: Any) -> Page:
+    def open(self, server: Site, path: str = "/", *, token: str = TOKEN, **options: Any) -> Page:
         """A page, opened with the token as in the URL that the server prints; without it if it is empty."""
         page = self.arrive(server, **options)
         page.goto(address_of(server, path, token))
         return page
 
-    def arrive(self, server: Served, **options: Any) -> Page:
+    def arrive(self, server: Site, **options: Any) -> Page:
         """An empty page of a person who has never been here."""
         self.knows(server)
         context = self._browser.new_context(**{"viewport": DESK, **options})
@@ -124,7 +131,7 @@ class Visitor:
         context.on("request", lambda request: self._note_request(request.url))
         return context.new_page()
 
-    def knows(self, server: Served) -> None:
+    def knows(self, server: Site) -> None:
         """Another server that pages may ask."""
         self._addresses.append(server.address)
 
@@ -157,7 +164,7 @@ class Visitor:
             self._note(f"a request to another host: {url}")
 
 
-def address_of(server: Served, path: str, token: str = TOKEN) -> str:
+def address_of(server: Site, path: str, token: str = TOKEN) -> str:
     """The URL of a page, with the token in its query."""
     if not token:
         return server.address + path
