@@ -160,16 +160,13 @@ def page_style() -> str:
 
     The attribute `data-theme` of its root is `light` or `dark`, or isn't there, so that the reader's system decides.
     """
-    light = _variables(LIGHT_PAGE, LIGHT_MARKS, 0)
-    dark = _variables(DARK_PAGE, DARK_MARKS, 1)
     page = PageColours(*(f"var(--{_css_name(name)})" for name in PageColours._fields))
     kinds = {kind: _mark_variables(f"{kind}-{{}}".format) for kind in LIGHT_MARKS}
     unmarked = {"fill": "box", "outline": "box-outline", "text": "text", "badge": "box-outline"}
     kinds["unmarked"] = _mark_variables(unmarked.__getitem__)
     return (
-        f":root{{color-scheme:light;{light}}}"
-        f"@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{color-scheme:dark;{dark}}}}}"
-        f":root[data-theme=dark]{{color-scheme:dark;{dark}}}"
+        f":root{{color-scheme:light dark;{_variables()}}}"
+        ":root[data-theme=light]{color-scheme:light}:root[data-theme=dark]{color-scheme:dark}"
         f"{SHAPE_RULES}{page_rules(page)}{MARKED_RULES}"
         + "".join(f".lp-{kind}{{{variables}}}" for kind, variables in kinds.items())
     )
@@ -189,12 +186,16 @@ def _mark_variables(colour_of: Callable[[str], str]) -> str:
     return "".join(f"--m-{name}:var(--{colour_of(name)});" for name in MarkColours._fields)
 
 
-def _variables(page: PageColours, marks: Mapping[str, MarkColours], accent: int) -> str:
-    values = {_css_name(name): value for name, value in page._asdict().items()}
-    for kind, colours in marks.items():
-        values |= {f"{kind}-{name}": value for name, value in colours._asdict().items()}
-    values |= {name: pair[accent] for name, pair in ACCENTS.items()}
-    return "".join(f"--{name}:{value};" for name, value in values.items())
+def _variables() -> str:
+    """The colours, each with its name, for light and for dark."""
+    pairs = {
+        _css_name(name): (getattr(LIGHT_PAGE, name), getattr(DARK_PAGE, name)) for name in PageColours._fields
+    }
+    for kind, colours in LIGHT_MARKS.items():
+        for name in MarkColours._fields:
+            pairs[f"{kind}-{name}"] = (getattr(colours, name), getattr(DARK_MARKS[kind], name))
+    pairs |= ACCENTS
+    return "".join(f"--{name}:light-dark({light},{dark});" for name, (light, dark) in pairs.items())
 
 
 def _css_name(name: str) -> str:

@@ -17,8 +17,8 @@ SHELL: Final = "index.html"
 STYLES: Final = "page.css"
 """All style sheets, in the order of their names, after the colours."""
 
-FIRST: Final = ("main.js", "core/", "parts/", "run/", "runs/")
-"""How the paths of modules begin that the pages of runs need: browsers load them at once, not one after another."""
+FIRST: Final = ("core/", "parts/")
+"""How the paths of modules begin that others import: browsers load them at once, not one after another."""
 
 MEDIA_TYPES: Final = {
     "css": "text/css; charset=utf-8",

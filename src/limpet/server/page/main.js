@@ -4,12 +4,12 @@ import { get, onLoggedOut, ROOT } from "./core/api.js";
 import { h, refresh, setView } from "./core/dom.js";
 import { nextTheme, nextZone, settings, useKeys } from "./core/reader.js";
 import { pageUrl, startRouter } from "./core/router.js";
-import { ComparePage } from "./pages/compare_page.js";
 import { GraphPage, GraphsPage } from "./pages/graphs.js";
 import { AnswerPage, LoginPage } from "./pages/without_token.js";
 import { SchedulesPage, WorkersPage } from "./pages/workers.js";
 import { closeDialog, complain, dialogView, noticesView, openDialog } from "./parts/dialog.js";
 import { RunPage } from "./run/run_page.js";
+import { ComparePage } from "./run/views.js";
 import { RunsPage } from "./runs/runs_page.js";
 
 /** Milliseconds after which relative times are shown again. */

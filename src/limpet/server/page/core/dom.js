@@ -41,7 +41,7 @@ function patchChildren(parent, old, next, isSvg) {
   const keyed = new Map();
   const others = [];
   for (const node of old) {
-    if (node.key === undefined) others.push(node);
+    if (node.key === undefined || keyed.has(node.key)) others.push(node);
     else keyed.set(node.key, node);
   }
   for (const node of next) {

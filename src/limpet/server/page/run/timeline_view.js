@@ -144,21 +144,16 @@ export class TimelineView {
       h("div.timeline-label", { css: { width: `${this.labelWidth()}px` } }),
       h(
         "div.timeline-ticks",
+        axis.ticks().map((tick, index) => h("span.tick", { key: index, css: place(tick.x) }, tick.text)),
         axis
-          .ticks()
-          .map((tick) => h("span", { key: tick.text, class: "tick", css: { left: `${tick.x}px` } }, tick.text)),
-        axis.gaps().map((gap, index) =>
-          h(
-            "span",
-            {
-              key: `gap-${index}`,
-              class: "gap",
-              title: `${gap.text} in which nothing worked`,
-              css: { left: `${gap.x}px`, width: `${gap.width}px` },
-            },
-            `⋯ ${gap.text}`,
+          .gaps()
+          .map(({ x, width, text }, index) =>
+            h(
+              "span.gap",
+              { key: `gap-${index}`, title: `${text} in which nothing worked`, css: place(x, width) },
+              `⋯ ${text}`,
+            ),
           ),
-        ),
       ),
     );
   }
@@ -171,7 +166,7 @@ export class TimelineView {
       {
         key: row.id,
         id: `row-${row.id}`,
-        class: `timeline-row${isSelected ? " selected" : ""} kind-${row.kind}`,
+        class: `timeline-row kind-${row.kind}${isSelected ? " selected" : ""}`,
         role: "treeitem",
         "aria-selected": String(isSelected),
         "aria-level": depth + 1,
@@ -183,13 +178,7 @@ export class TimelineView {
       this.label(row, depth, hasChildren),
       h(
         "div.track",
-        axis.gaps().map((gap, place) =>
-          h("span", {
-            key: `gap-${place}`,
-            class: "track-gap",
-            css: { left: `${gap.x}px`, width: `${gap.width}px` },
-          }),
-        ),
+        axis.gaps().map((gap, index) => h("span.track-gap", { key: `gap-${index}`, css: place(gap.x, gap.width) })),
         bars(row, axis, now),
       ),
     );
@@ -265,7 +254,7 @@ function bars(row, axis, now) {
   const pieces = piecesOf(row, now).map((piece, index) => bar(piece, index, row, axis));
   const last = axis.x(end);
   const words = row.kind === "mark" ? row.label : barText(row, now);
-  return [...pieces, h("span", { key: "text", class: "bar-text", css: { left: `${last + 8}px` } }, words)];
+  return [...pieces, h("span", { key: "text", class: "bar-text", css: place(last + 8) }, words)];
 }
 
 function barText(row, now) {
@@ -279,15 +268,16 @@ function bar(piece, index, row, axis) {
   const left = axis.x(piece.from);
   const width = Math.max(axis.x(piece.to) - left, piece.kind === "wait" ? 1 : 3);
   const tone = piece.kind === "failed" ? "failed" : toneOf(row.status === "failed" ? "done" : row.status);
-  return h("span", {
+  const isLive = piece.kind === "work" && row.status === "running";
+  const words = { wait: "waited", failed: `failed: ${piece.note}`, work: "worked" }[piece.kind];
+  return h("span.bar", {
     key: index,
-    class: `bar bar-${piece.kind}${row.kind === "branch" ? " bar-branch" : ""}${piece.kind === "work" && row.status === "running" ? " bar-live" : ""}`,
-    title: `${piece.kind === "wait" ? "waited" : piece.kind === "failed" ? `failed: ${piece.note}` : "worked"} ${span(piece.to - piece.from)}`,
-    css: {
-      left: `${left}px`,
-      width: `${width}px`,
-      "--tone": `var(--${tone}-outline)`,
-      "--tone-fill": `var(--${tone}-fill)`,
-    },
+    class: `bar-${piece.kind}${row.kind === "branch" ? " bar-branch" : ""}${isLive ? " bar-live" : ""}`,
+    title: `${words} ${span(piece.to - piece.from)}`,
+    css: { ...place(left, width), "--tone": `var(--${tone}-outline)`, "--tone-fill": `var(--${tone}-fill)` },
   });
+}
+
+function place(left, width) {
+  return { left: `${left}px`, ...(width !== undefined && { width: `${width}px` }) };
 }
