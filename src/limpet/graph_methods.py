@@ -483,9 +483,9 @@ class GraphMethods(ABC, Generic[S]):
         before or after a node is approved. With a checkpoint's id in place of the run's, only what was asked there is
         answered. `by` is who answers, for its history. `wait` is how many seconds to wait for another process that
         holds the run, in a store that takes no posts. The answer is durable when this returns. Raises
-        `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run, which asks again
-        once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a run that waits
-        for no answer.
+        `AnswerRefused`, `AlreadyAnswered`, `RunPaused` if nothing was answered, `RunCancelled` for a cancelled run,
+        which asks again once it is retried, `AlreadyCompleted`, `RunNotFound`, `Conflict`, and `UsageError` for a
+        run that waits for no answer.
         """
         from limpet.engine.sessions.checkpoint_refs import run_and_point
 
