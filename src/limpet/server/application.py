@@ -161,7 +161,8 @@ class _Answering:
             if endpoint.streams:
                 return await self._stream(endpoint, request, checked)
             with store_problems_hidden(endpoint.is_public):
-                return _response(await run_in_threadpool(endpoint.answer, checked))
+                # In the thread it becomes JSON, too: for a large value that takes long.
+                return await run_in_threadpool(lambda: _response(endpoint.answer(checked)))
 
         return self.reporting(answer)
 
