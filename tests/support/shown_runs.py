@@ -37,10 +37,10 @@ NOW = datetime(2026, 5, 12, 9, 41, tzinfo=UTC)
 LEASE = 30 * 86400.0
 """Seconds. The clock is faster than the processes that renew leases."""
 
-QUIET = 0.025
+QUIET = 0.05
 """Real seconds after which everything that is to begin now has begun."""
 
-GLANCE = 0.02
+GLANCE = 0.03
 """Real seconds between two looks at whether that is so. Meanwhile, runs that are due notice it."""
 
 TICK = 0.2
