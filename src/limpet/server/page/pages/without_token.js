@@ -3,7 +3,7 @@
 import { get, logIn, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { QuestionForm } from "../parts/forms.js";
-import { exactTime } from "../parts/labels.js";
+import { timeView } from "../parts/labels.js";
 
 export class LoginPage {
   title = "Token";
@@ -94,7 +94,7 @@ export class AnswerPage {
       h("h1", "A question"),
       h("p.faint", `${this.found.graph} · ${this.found.run_id}`),
       this.form.view(),
-      h("p.faint", `This link is valid until ${exactTime(this.found.expires)}.`),
+      h("p.faint", "This link ends ", timeView(this.found.expires)),
     ];
   }
 }

@@ -6,7 +6,7 @@ import { go, pageUrl } from "../core/router.js";
 import { answerCode, confirm, copy, copyButton, rollbackCode, runCode, sendCode, textField } from "../parts/code.js";
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
-import { count, exactTime, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
+import { count, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { isOver } from "../runs/lists.js";
 
 /** What a run that has stopped needs. */
@@ -253,6 +253,6 @@ function madeLink({ path, expires }) {
     "div.made-link",
     h("input", { readonly: true, value: url, "aria-label": "the link", onfocus: (event) => event.target.select() }),
     copyButton("copy", () => url, "copied the link"),
-    h("p.faint", `until ${exactTime(expires)}`),
+    h("p.faint", "it ends ", timeView(expires)),
   );
 }

@@ -105,7 +105,7 @@ export function whatOf(run) {
     case "retrying":
       return `${run.error ? `${run.error.type}: ${run.error.message}, ` : ""}next attempt${at} ${relativeTime(run.due)}`;
     case "sleeping":
-      return `until ${relativeTime(run.due)}${at}`;
+      return `due ${relativeTime(run.due)}${at}`;
     case "queued":
       return `waits for a worker${at}`;
     case "waiting":

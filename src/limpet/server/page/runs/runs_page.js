@@ -70,8 +70,7 @@ export class RunsPage {
         this.loadSoon();
       },
       changed: (state) => {
-        if (state === "lost" || (state === "on" && this.wasOff)) this.loadSoon();
-        this.wasOff = state !== "on";
+        if (state !== "off") this.loadSoon(); // the stream begins with what changes from now on
         refresh();
       },
     });
