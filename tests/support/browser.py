@@ -9,10 +9,10 @@ import asyncio
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote, urlsplit
 
 import pytest
@@ -39,7 +39,7 @@ OPTIONS = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # no other host is there
 )
 
-DESK = {"width": 1360, "height": 860}
+SCREEN = {"width": 1360, "height": 860}
 PHONE = {"width": 375, "height": 760}
 
 expect.set_options(timeout=SOON * 1000)
@@ -56,23 +56,32 @@ def browser_program() -> str:
     return found
 
 
+class Desk(NamedTuple):
+    """A browser, and a page that is there already: the first of each test, which spares a new process."""
+
+    browser: Browser
+    page: Page
+
+
 @contextmanager
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator[Desk]:
     """A browser without a window. Between the tests that use it, asyncio can be used as if it weren't there."""
     program = browser_program()
     playwright = sync_playwright().start()
     started = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
+    desk = Desk(started, started.new_context(viewport=SCREEN).new_page())
+    desk.page.context.set_default_timeout(SOON * 1000)
     asyncio._set_running_loop(None)
-    yield started
-    with used(started):
+    yield desk
+    with used(desk):
         started.close()
         playwright.stop()
 
 
 @contextmanager
-def used(started: Browser) -> Iterator[None]:
+def used(desk: Desk) -> Iterator[None]:
     """While the block runs, the browser can be used: the loop of this thread is its own."""
-    asyncio._set_running_loop(started._loop)
+    asyncio._set_running_loop(desk.browser._loop)
     try:
         yield
     finally:
@@ -104,14 +113,21 @@ class Recorded:
 class Visitor:
     """Opens pages of servers, each as a person who comes for the first time. `faults` has what must never happen."""
 
-    def __init__(self, started: Browser) -> None:
-        self._browser = started
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._is_at_desk = False
         self._contexts: list[BrowserContext] = []
         self._addresses: list[str] = []
         self._excused: list[str] = []
         self.requests: list[str] = []
         """The URLs that were asked for, in order."""
         self.faults: list[str] = []
+        self._listeners: dict[str, Callable[..., None]] = {
+            "console": lambda message: self._note_message(message.type, message.text),
+            "weberror": lambda error: self._note(f"an error: {error.error}"),
+            "dialog": self._refuse,
+            "request": lambda request: self._note_request(request.url),
+        }
 
     def open(self, server: Site, path: str = "/", *, token: str = TOKEN, **options: Any) -> Page:
         """A page, opened with the token as in the URL that the server prints; without it if it is empty."""
@@ -122,13 +138,14 @@ class Visitor:
     def arrive(self, server: Site, **options: Any) -> Page:
         """An empty page of a person who has never been here."""
         self.knows(server)
-        context = self._browser.new_context(**{"viewport": DESK, **options})
+        if not options and not self._is_at_desk:
+            self._is_at_desk = True
+            self._watch(self._desk.page.context)
+            return self._desk.page
+        context = self._desk.browser.new_context(**{"viewport": SCREEN, **options})
         context.set_default_timeout(SOON * 1000)
         self._contexts.append(context)
-        context.on("console", lambda message: self._note_message(message.type, message.text))
-        context.on("weberror", lambda error: self._note(f"an error: {error.error}"))
-        context.on("dialog", self._refuse)
-        context.on("request", lambda request: self._note_request(request.url))
+        self._watch(context)
         return context.new_page()
 
     def knows(self, server: Site) -> None:
@@ -140,9 +157,24 @@ class Visitor:
         self._excused += patterns
 
     def leave(self) -> None:
-        """Close all pages."""
+        """Close all pages, and leave nothing on the desk. Another server has another port, and so other storage."""
         for context in self._contexts:
             context.close()
+        if self._is_at_desk:
+            page = self._desk.page
+            page.goto("about:blank")
+            page.mouse.move(0, 0)
+            page.emulate_media(color_scheme="light", reduced_motion="no-preference")
+            page.context.clear_cookies()
+            for other in page.context.pages:
+                if other != page:
+                    other.close()
+            for name, listener in self._listeners.items():
+                page.context.remove_listener(name, listener)
+
+    def _watch(self, context: BrowserContext) -> None:
+        for name, listener in self._listeners.items():
+            context.on(name, listener)  # type: ignore[call-overload]
 
     def _note_message(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):

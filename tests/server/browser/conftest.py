@@ -15,9 +15,7 @@ from support.http_server import Served, served
 from support.waiting import until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
-    from support.browser import Visitor
+    from support.browser import Desk, Visitor
 
 Serve = Callable[..., Served]
 
@@ -26,7 +24,7 @@ WATCHER = "limpet-run-changes"
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
+def desk() -> Iterator[Desk]:
     """The browser of this test process."""
     from support.browser import browser
 
@@ -53,12 +51,12 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
-def visitor(serve: Serve, chromium: Browser) -> Iterator[Visitor]:
+def visitor(serve: Serve, desk: Desk) -> Iterator[Visitor]:
     """Opens pages. Whatever the test is about: no error, no refused script, no request to another host."""
     from support.browser import Visitor, used
 
-    with used(chromium):
-        person = Visitor(chromium)
+    with used(desk):
+        person = Visitor(desk)
         yield person
         person.leave()
     assert person.faults == []

@@ -49,8 +49,11 @@ def server(samples: Any, serve: Any, visitor: Visitor) -> Iterator[Served]:
 
 
 def opened(page: Page, server: Served, path: str) -> None:
-    """Open a page, and wait until it has what it shows."""
-    page.goto(server.address + path)
+    """Open a page as its links do, and wait until it has what it shows."""
+    page.evaluate(
+        "(path) => { history.pushState(0, '', path); dispatchEvent(new PopStateEvent('popstate')); }", path
+    )
+    expect(page).to_have_url(server.address + path)
     expect(page.get_by_role("heading", level=1)).to_be_attached()
     expect(page.get_by_text("loading …")).to_have_count(0)
     if "/runs/" in path and "none" not in path and "view" not in path:
@@ -87,7 +90,8 @@ def check_readable(page: Page, place: str) -> None:
 
 def test_all_pages_can_be_read_by_everyone(server: Served, visitor: Visitor) -> None:
     """H20: by eye in both themes, and by screen readers, which need names, headings and landmarks."""
-    page = visitor.open(server, reduced_motion="reduce")
+    page = visitor.open(server)
+    page.emulate_media(reduced_motion="reduce")
     for path in PAGES:
         opened(page, server, path)
         check_readable(page, path)
@@ -105,7 +109,8 @@ def test_all_pages_can_be_read_by_everyone(server: Served, visitor: Visitor) -> 
 
 def test_all_dialogs_can_be_read_by_everyone(server: Served, visitor: Visitor) -> None:
     """H20."""
-    page = visitor.open(server, "/runs/kelp-1", reduced_motion="reduce")
+    page = visitor.open(server, "/runs/kelp-1")
+    page.emulate_media(reduced_motion="reduce")
     expect(page.get_by_role("treeitem", selected=True)).to_be_visible()
     for name in ("fork", "cancel", "help", "compare", "send", "link", "rollback", "delete"):
         button = page.get_by_role("button", name=name, exact=True)
@@ -203,7 +208,8 @@ def background(page: Page) -> int:
 
 def test_the_theme_is_that_of_the_system_or_the_chosen_one(server: Served, visitor: Visitor) -> None:
     """H20: a choice is kept."""
-    page = visitor.open(server, color_scheme="dark")
+    page = visitor.open(server)
+    page.emulate_media(color_scheme="dark")
     assert background(page) < 200
     page.emulate_media(color_scheme="light")
     assert background(page) > 600
@@ -268,7 +274,8 @@ def test_a_phone_shows_a_step_on_a_sheet(server: Served, visitor: Visitor) -> No
 
 def test_nothing_moves_for_those_who_want_less_of_it(server: Served, visitor: Visitor) -> None:
     """H20."""
-    page = visitor.open(server, reduced_motion="reduce")
+    page = visitor.open(server)
+    page.emulate_media(reduced_motion="reduce")
     expect(page.get_by_role("button", name="live", exact=True)).to_be_visible()
     assert page.evaluate("document.getAnimations().length") == 0
     page.emulate_media(reduced_motion="no-preference")
