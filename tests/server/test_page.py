@@ -86,7 +86,7 @@ def test_every_page_is_one_document_without_scripts_of_its_own(client: TestClien
     assert "{{" not in text
 
 
-def test_a_stranger_gets_the_document_but_is_told_to_log_in(client: TestClient) -> None:
+def test_a_browser_without_the_token_gets_the_document_and_status_401(client: TestClient) -> None:
     """H20: the document has no data. The page of a link to a question is for strangers."""
     del client.headers["authorization"]
     assert client.get("/runs/x").status_code == 401
@@ -101,7 +101,7 @@ def test_a_stranger_gets_the_document_but_is_told_to_log_in(client: TestClient) 
 
 
 def test_files_are_kept_for_ever_under_a_hash_of_their_contents(client: TestClient) -> None:
-    """H20: compressed for whoever takes that, and the same for others."""
+    """H20: compressed for clients that take that, and the same for others."""
     page = PageFiles()
     places = [*PARTS_OF_A_PAGE.findall(client.get("/").text), *scripts(client)]
     assert len(places) > 10

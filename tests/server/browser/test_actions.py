@@ -135,7 +135,7 @@ def test_a_failed_run_is_retried(samples: Any, serve: Any, visitor: Visitor) -> 
 def test_the_command_line_of_a_retry_does_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Any, visitor: Visitor
 ) -> None:
-    """H20: an id that looks like an option is no option."""
+    """H20: an id that looks like an option isn't taken for an option."""
     monkeypatch.setattr(sample_runs, "PACE", 0)
     url = f"sqlite:///{tmp_path}/runs.db"
     monkeypatch.setenv("LIMPET_STORE", url)

@@ -154,7 +154,7 @@ def test_a_paused_page_asks_for_nothing_and_then_catches_up(
     expect(page.get_by_role("row", name="completed ticking")).to_be_visible()
 
 
-def test_a_selection_that_nobody_chose_follows_the_run(
+def test_a_selection_that_the_reader_did_not_make_follows_the_run(
     ticking: Ticking, work: Work, serve: Any, visitor: Visitor
 ) -> None:
     """H20."""

@@ -125,7 +125,7 @@ def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Vi
     page = visitor.open(server, "/runs/asked")
     form = question(page, "What is the password?")
     expect(form.locator("textarea")).to_have_count(0)
-    form.locator("input[type=password]").fill("a-word-nobody-sees")
+    form.locator("input[type=password]").fill("a-word-unseen")
     submit(form)
     until(lambda: graph.get("asked").status == "completed")
     for view, shown in (
@@ -136,11 +136,11 @@ def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Vi
     ):
         page.goto(f"{server.address}/runs/asked?view={view}")
         expect(shown).to_be_visible()
-        assert "a-word-nobody-sees" not in page.content()
+        assert "a-word-unseen" not in page.content()
     page.get_by_role("treeitem", name="ask").last.click()
     expect(page.get_by_text("What is the password?")).to_be_visible()
     assert b"What is the password?" in recorded.sent
-    assert b"a-word-nobody-sees" not in recorded.sent
+    assert b"a-word-unseen" not in recorded.sent
 
 
 def test_a_link_answers_one_question_on_a_phone_and_nothing_else(
