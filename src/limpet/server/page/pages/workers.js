@@ -2,6 +2,7 @@
 
 import { get, post, remove } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
+import { settings } from "../core/reader.js";
 import { pageUrl } from "../core/router.js";
 import { args, codeBlock, confirm } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
@@ -18,7 +19,15 @@ class ReloadedPage {
 
   start() {
     this.reload();
-    this.timer = setInterval(() => !document.hidden && this.reload(), RELOAD);
+    this.timer = setInterval(() => !document.hidden && this.checkLive(), RELOAD);
+  }
+
+  get liveState() {
+    return "on";
+  }
+
+  checkLive() {
+    if (!settings.paused) this.reload();
   }
 
   stop() {
