@@ -87,6 +87,7 @@ export class GraphView {
         "ul.node-counts",
         nodes.slice(0, MOST_NODES).map(([node, times]) => h("li", { key: node }, h("b", count(times)), ` ${node}`)),
       ),
+      h("p.faint", `and ${count(nodes.length - MOST_NODES)} more`),
     );
   }
 }
