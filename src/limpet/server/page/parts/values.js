@@ -35,7 +35,7 @@ export function stateTree({ values, large = {}, load = null, tree }) {
 
 /** One value, without a name. */
 export function valueTree(value, tree, path = "") {
-  if (!isContainer(value)) return leaf(value, path, tree);
+  if (!isContainer(value) || isEmpty(value)) return leaf(value, path, tree);
   return h("ul.tree", items(value, path, tree, 0));
 }
 
