@@ -259,7 +259,7 @@ def test_a_phone_shows_a_step_on_a_sheet(server: Served, visitor: Visitor) -> No
     page.get_by_role("treeitem").filter(has_text="plan").tap()
     sheet = page.get_by_role("complementary", name="the selected step")
     expect(sheet.get_by_role("heading", name="plan")).to_be_in_viewport()
-    expect(sheet).to_contain_text("tides")
+    expect(sheet.get_by_role("listitem").filter(has_text="ratings")).to_have_text("+ratings[]")
     page.get_by_role("button", name="back to the timeline").tap()
     expect(page.get_by_role("treeitem").first).to_be_in_viewport()
     page.get_by_role("button", name="retry").tap()
