@@ -160,6 +160,7 @@ class EventRows:
 
     def _finish(self, row: Row, event: Event) -> None:
         row.step = event["step"]
+        row.has_completed = True
         for question in row.asked:
             self._asking.pop(question, None)
         row.asked = ()

@@ -53,6 +53,7 @@ class Row:
         "call",
         "end",
         "first_event",
+        "has_completed",
         "id",
         "kind",
         "label",
@@ -76,7 +77,8 @@ class Row:
         self.parent = None if parent is None else parent.id
         self.branch = branch
         self.step: int | None = None
-        """The step that it completed; of one that isn't done, the newest step when it began."""
+        """The step that it completed; of one that hasn't, the newest step when it began."""
+        self.has_completed = kind == MARK
         self.end: float | None = None
         self.status = RUNNING
         self.note = ""
@@ -139,7 +141,9 @@ class Row:
             "start": self.start,
             "status": self.status,
         }
-        for name in ("step", "end", "parent"):
+        if self.step is not None:
+            facts["step" if self.has_completed else "after"] = self.step
+        for name in ("end", "parent"):
             value = getattr(self, name)
             if value is not None:
                 facts[name] = value

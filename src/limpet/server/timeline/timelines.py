@@ -124,12 +124,21 @@ class Timeline:
     def row_events(self, row_id: int) -> RowEvents | None:
         """What happened in a row; None if there is no such row. The events around it are read again."""
         with self._lock:
-            row = self._rows.log.find(row_id)
+            row = self._find_row(row_id)
             if row is None:
                 return None
             found = RowEvents(row)
             found.take_all(self._events_around(row))
             return found
+
+    def _find_row(self, row_id: int) -> Row | None:
+        """A row by its id. What hasn't been read yet is read, as far as that is needed."""
+        if self._is_in_doubt:
+            self._start_over()
+        has_more = True
+        while has_more and self._rows.log.find(row_id) is None:
+            has_more = self._read(self._rows.log.version)
+        return self._rows.log.find(row_id)
 
     def _events_around(self, row: Row) -> Iterator[Event]:
         """The events of a row, and those between them. Of very many, those in the middle are left out."""
@@ -190,9 +199,10 @@ class Timelines:
     ) -> RowEvents | None:
         """What happened in a row of a run's timeline; None if there is no such row."""
         timeline = self._timeline(run_id, created, known_secrets)
-        if not len(timeline):
-            timeline.changes("", MAX_ROWS, None)
-        return timeline.row_events(row_id)
+        try:
+            return timeline.row_events(row_id)
+        finally:
+            self._trim()
 
     def _timeline(self, run_id: str, created: float, known_secrets: frozenset[str]) -> Timeline:
         with self._lock:

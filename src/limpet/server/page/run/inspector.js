@@ -37,7 +37,7 @@ export class Inspector {
       this.tree = new TreeState();
       this.request?.abort();
       this.load();
-    } else if (before.end !== row.end || before.status !== row.status || before.output !== row.output) {
+    } else if (before.end !== row.end || before.status !== row.status || before.output !== row.output || before.attempts?.length !== row.attempts?.length) {
       this.isStale = true;
       if (!this.isLoading) this.load();
     }
@@ -73,7 +73,7 @@ export class Inspector {
   /** The state before and after the step; where it is no longer kept, what the step's record has. */
   async loadChanges(signal) {
     const { row } = this;
-    if (row.branch || row.task || row.end === undefined || row.step < 1) return;
+    if (row.branch || row.task || !row.step) return;
     try {
       const found = await get(runPath(this.id, "/diff"), { a: row.step - 1, b: row.step }, { signal });
       if (this.row === row) this.changes = found.changes;
@@ -86,7 +86,7 @@ export class Inspector {
   async loadState() {
     const { row } = this;
     try {
-      const found = await get(runPath(this.id, "/state"), { step: row.step });
+      const found = await get(runPath(this.id, "/state"), { step: this.stateStep() });
       if (this.row === row) this.state = found;
     } catch (error) {
       complain(error);
@@ -94,8 +94,18 @@ export class Inspector {
     refresh();
   }
 
+  /** The step whose state is shown: its own, or of a row that hasn't completed the one before. */
+  stateStep() {
+    return this.row?.step ?? this.row?.after;
+  }
+
+  /** The step after which a fork calls the row's node again. */
+  stepBefore() {
+    return this.row?.step ? this.row.step - 1 : (this.row?.after ?? null);
+  }
+
   hasStep() {
-    return this.row?.step !== undefined && this.row?.step !== null;
+    return this.stateStep() !== undefined;
   }
 
   view(run, forms, isReadOnly) {
@@ -116,7 +126,7 @@ export class Inspector {
           { key: "head", class: "inspector-head" },
           h("h2", row.label || "step"),
           statusLabel(row.status),
-          this.hasStep() && h("span.faint", `step ${row.step}`),
+          this.hasStep() && h("span.faint", row.step === undefined ? `after step ${row.after}` : `step ${row.step}`),
           row.branch && h("span.faint", `in ${row.branch}`),
         ),
         this.attempts(),
@@ -264,7 +274,7 @@ export class Inspector {
   unfinished() {
     if (this.problem) return null;
     const words =
-      this.row.end === undefined || this.row.status === "failed" ? "It has saved nothing yet." : "It changed nothing.";
+      this.row.end === undefined || this.row.status === "failed" ? "It has saved nothing." : "It changed nothing.";
     return h("p.faint", words);
   }
 
@@ -297,7 +307,7 @@ export class Inspector {
   }
 
   loadValue(key) {
-    return this.loadLarge("/state", { step: this.row.step, key }, ({ values }) =>
+    return this.loadLarge("/state", { step: this.stateStep(), key }, ({ values }) =>
       putLarge(this.state, "values", key, values),
     );
   }
@@ -369,16 +379,14 @@ export class Inspector {
 
   actions(run, isReadOnly) {
     if (!this.hasStep()) return null;
-    const step = this.row.end === undefined ? Math.max(this.row.step - 1, 0) : this.row.step;
-    const before = Math.max(this.row.step - 1, 0);
     return h(
       "div.inspector-actions",
-      !isReadOnly && h("button", { onclick: () => this.fork(before) }, "fork before this step"),
+      !isReadOnly && h("button", { onclick: () => this.fork(this.stepBefore()) }, "fork before this step"),
       !isReadOnly &&
         this.row.end !== undefined &&
         this.row.status === "done" &&
-        h("button", { onclick: () => this.fork(step) }, "fork after it"),
-      codePanel(stateCode(run.run_id, step)),
+        h("button", { onclick: () => this.fork(this.row.step) }, "fork after it"),
+      codePanel(stateCode(run.run_id, this.stateStep())),
     );
   }
 }

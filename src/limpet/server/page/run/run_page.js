@@ -86,8 +86,8 @@ export class RunPage {
   makeActions() {
     return new RunActions({
       run: () => this.run,
-      step: () => this.inspector.row?.step ?? null,
-      fork: () => this.fork(this.inspector.row?.step ? this.inspector.row.step - 1 : null),
+      step: () => this.inspector.stepBefore(),
+      fork: () => this.fork(this.inspector.stepBefore()),
       whenDone: () => this.reload(),
     });
   }
