@@ -208,7 +208,7 @@ def timeline(server: Server, run: str, what: str) -> Iterator[Line]:
     yield timed("  first page, warm", get, 300)
     after = f"/runs/{run}/timeline?after={version}&limit=2000"
     yield timed("  nothing new", partial(server.client.get, after), 20)
-    yield timed("  one row", partial(server.client.get, f"/runs/{run}/timeline/{rows // 2}"), 100)
+    yield timed("  one row", partial(server.client.get, f"/runs/{run}/timeline/{rows // 2}"), 300)
 
 
 def read_timeline(client: Client, run: str) -> tuple[str, int]:
