@@ -128,7 +128,7 @@ def test_a_failed_run_is_retried(samples: Any, serve: Any, visitor: Visitor) -> 
     expect(dialog.get_by_role("button", name="Retry")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_text("rocks-5: handed to the workers")).to_be_visible()
-    expect(page.get_by_role("treeitem").filter(has_text="6 attempts")).to_be_visible()
+    expect(page.get_by_role("treeitem").filter(has_text="6 failed")).to_be_visible()
     status(page, "failed")
 
 

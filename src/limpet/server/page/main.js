@@ -53,6 +53,7 @@ async function open(place) {
 function show(next) {
   page?.stop();
   page = next;
+  settings.paused = false;
   document.title = `${page.title} · Limpet`;
   scrollTo(0, 0);
   page.start();
@@ -62,7 +63,8 @@ function show(next) {
 async function loadAbout() {
   try {
     const found = await get("/about");
-    return { ...found, offset: found.now - Date.now() / 1000 };
+    settings.offset = found.now - Date.now() / 1000;
+    return found;
   } catch (error) {
     complain(error);
     refresh();
@@ -145,7 +147,7 @@ function liveSwitch(page) {
       onclick: () => toggleLive(page),
     },
     h("span.live-dot", { "aria-hidden": "true" }),
-    state === "on" ? "live" : state,
+    { on: "live", off: "ended" }[state] ?? state,
   );
 }
 

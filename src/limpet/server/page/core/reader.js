@@ -23,7 +23,13 @@ export const settings = {
   theme: kept.get("theme") ?? "system",
   zone: kept.get("zone") ?? "local",
   name: kept.get("name") ?? "",
+  offset: 0,
 };
+
+/** The time by the server's clock, in seconds. */
+export function serverNow() {
+  return Date.now() / 1000 + settings.offset;
+}
 
 const THEMES = ["system", "light", "dark"];
 

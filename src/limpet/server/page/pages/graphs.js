@@ -8,6 +8,7 @@ import { complain, say } from "../parts/dialog.js";
 import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";
 import { count } from "../parts/labels.js";
 import { GraphView } from "../run/views.js";
+import { termText } from "../runs/filter.js";
 import { runsTable } from "../runs/lists.js";
 
 export class GraphsPage {
@@ -88,7 +89,7 @@ export class GraphPage {
   stop() {}
 
   view() {
-    const all = pageUrl("runs", { q: `graph:"${this.name}"` });
+    const all = pageUrl("runs", { q: termText("graph", this.name) });
     return h(
       "main.page.graph-page",
       h("h1", this.name),
@@ -130,7 +131,7 @@ export class StartForm {
     this.queue = "";
     this.problem = "";
     this.isWorking = false;
-    const schema = graph.schema ?? { type: "object", properties: propertiesOf(graph.keys) };
+    const { schema } = graph;
     const hasKeys = Object.keys(schema.properties ?? {}).length > 0;
     this.field = hasKeys
       ? fieldFor(schema, { root: schema })
@@ -138,6 +139,7 @@ export class StartForm {
   }
 
   view() {
+    const peeked = this.field.peek();
     return h(
       "form.start-form",
       { onsubmit: (event) => this.start(event) },
@@ -151,8 +153,13 @@ export class StartForm {
       ),
       this.problem && h("p.field-problem", { role: "alert" }, this.problem),
       h("button.primary", { disabled: this.isWorking }, this.isWorking ? "starting …" : "Start a run"),
-      codePanel(startCode(this.graph.name, this.input_ ?? {}, this.id)),
+      codePanel(startCode(this.graph.name, peeked === EMPTY ? {} : peeked, this.options())),
     );
+  }
+
+  options() {
+    const tags = this.tags.split(",").map((each) => each.trim());
+    return { id: this.id.trim(), queue: this.queue.trim(), tags: tags.filter(Boolean) };
   }
 
   async start(event) {
@@ -160,19 +167,11 @@ export class StartForm {
     this.problem = "";
     try {
       const input = this.field.read();
-      this.input_ = input === EMPTY ? {} : input;
+      const given = input === EMPTY ? {} : input;
       this.isWorking = true;
       refresh();
-      const tags = this.tags
-        .split(",")
-        .map((each) => each.trim())
-        .filter(Boolean);
-      const body = {
-        input: this.input_,
-        tags,
-        ...(this.id && { run_id: this.id }),
-        ...(this.queue && { queue: this.queue }),
-      };
+      const { id, queue, tags } = this.options();
+      const body = { input: given, tags, ...(id && { run_id: id }), ...(queue && { queue }) };
       const run = await post(`/graphs/${encodeURIComponent(this.graph.name)}/runs`, body);
       say(`started ${run.run_id}`);
       go(pageUrl("runs", run.run_id));
@@ -182,9 +181,4 @@ export class StartForm {
     this.isWorking = false;
     refresh();
   }
-}
-
-function propertiesOf(keys) {
-  const known = Object.entries(keys).map(([key, { type }]) => [key, type === "any" ? {} : { type }]);
-  return Object.fromEntries(known);
 }

@@ -7,6 +7,7 @@ import { pageUrl } from "../core/router.js";
 import { args, codeBlock, confirm } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
 import { count, statusMark, timeView } from "../parts/labels.js";
+import { termText } from "../runs/filter.js";
 
 const RELOAD = 5000;
 const SHOWN_RUNS = 5;
@@ -192,7 +193,7 @@ export class WorkersPage extends ReloadedPage {
             { key: index },
             h(
               "a",
-              { href: pageUrl("runs", { q: `graph:"${lane.graph}" unserved:true` }) },
+              { href: pageUrl("runs", { q: `${termText("graph", lane.graph)} unserved:true` }) },
               `${count(lane.runs, "run")} of ${lane.graph}`,
             ),
             h("span.faint", ` in the queue ${lane.queue}: ${lane.reason}`),

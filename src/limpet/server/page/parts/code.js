@@ -144,11 +144,14 @@ export function stateCode(id, step) {
   };
 }
 
-/** To start a run. */
-export function startCode(graph, input, id) {
+/** To start a run; `tags` is a list. */
+export function startCode(graph, input, { id, queue, tags }) {
+  const named = Object.entries({ run_id: id, queue, tags }).filter(([, value]) => value.length);
+  const rest = named.map(([name, value]) => `, ${name}=${pythonValue(value)}`).join("");
+  const tagOptions = tags.map((tag) => option("tag", tag)).join("");
   return {
-    cli: `limpet run MODULE:GRAPH${pairs("-i", input)}${option("id", id)} --detach`,
-    python: `graph.start(${pythonValue(input)}${id ? `, run_id=${pythonText(id)}` : ""})  # graph is ${pythonText(graph)}`,
+    cli: `limpet run MODULE:GRAPH${pairs("-i", input)}${option("id", id)}${option("queue", queue)}${tagOptions} --detach`,
+    python: `graph.start(${pythonValue(input)}${rest})  # graph is ${pythonText(graph)}`,
   };
 }
 

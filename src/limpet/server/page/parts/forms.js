@@ -213,6 +213,15 @@ class Field {
     }
   }
 
+  /** The value by now; `EMPTY` if there is none, or something is wrong with it. */
+  peek() {
+    try {
+      return this.value();
+    } catch {
+      return EMPTY;
+    }
+  }
+
   nothing() {
     if (this.isRequired) throw new Error(this.name ? `${this.name} is needed` : "a value is needed");
     return EMPTY;
@@ -410,6 +419,11 @@ class ObjectField extends Field {
       { id: this.id },
       this.fields.map((each) => each.view()),
     );
+  }
+
+  peek() {
+    const values = this.fields.map((field) => [field.name, field.peek()]);
+    return Object.fromEntries(values.filter(([, value]) => value !== EMPTY));
   }
 
   value() {

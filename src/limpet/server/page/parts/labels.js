@@ -1,7 +1,7 @@
 /** Times, spans, sizes, ids and statuses as people read them. */
 
 import { h } from "../core/dom.js";
-import { settings } from "../core/reader.js";
+import { serverNow, settings } from "../core/reader.js";
 
 const UNITS = [
   [86400, "d"],
@@ -11,7 +11,7 @@ const UNITS = [
 ];
 
 /** How long ago, or in how long: "2 min ago", "in 3 h". Far times are dates. */
-export function relativeTime(seconds, now = Date.now() / 1000) {
+export function relativeTime(seconds, now = serverNow()) {
   const distance = seconds - now;
   const size = Math.abs(distance);
   if (size < 1.5) return "now";

@@ -29,7 +29,9 @@ export function stateTree({ values, large = {}, load = null, tree }) {
   if (!keys.length) return h("p.faint", "no values");
   return h(
     "ul.tree",
-    keys.map((key) => (key in values ? entry(key, values[key], key, tree, 0) : unloaded(key, large[key], load))),
+    keys.map((key) =>
+      Object.hasOwn(values, key) ? entry(key, values[key], key, tree, 0) : unloaded(key, large[key], load),
+    ),
   );
 }
 
@@ -221,8 +223,9 @@ function dictDifference(before, after, path, tree) {
   const rows = [];
   for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {
     const inner = `${path}\0${name}`;
-    if (!(name in before)) rows.push(keyChange(name, { change: "added", after: after[name] }, null, tree));
-    else if (!(name in after)) rows.push(keyChange(name, { change: "removed", before: before[name] }, null, tree));
+    if (!Object.hasOwn(before, name)) rows.push(keyChange(name, { change: "added", after: after[name] }, null, tree));
+    else if (!Object.hasOwn(after, name))
+      rows.push(keyChange(name, { change: "removed", before: before[name] }, null, tree));
     else if (!isSame(before[name], after[name])) {
       const part = difference(before[name], after[name], inner, tree);
       rows.push(
@@ -268,5 +271,8 @@ export function isSame(one, other) {
   if (one === other) return true;
   if (!isContainer(one) || !isContainer(other) || Array.isArray(one) !== Array.isArray(other)) return false;
   const keys = Object.keys(one);
-  return keys.length === Object.keys(other).length && keys.every((key) => key in other && isSame(one[key], other[key]));
+  return (
+    keys.length === Object.keys(other).length &&
+    keys.every((key) => Object.hasOwn(other, key) && isSame(one[key], other[key]))
+  );
 }

@@ -28,14 +28,18 @@ class ForkWork {
     this.added = { key: "", text: "" };
   }
 
+  /** Load the state after the step that is chosen. What was edited before stays. */
   async load() {
+    const { step } = this;
+    const edited = this.edits();
     this.texts = null;
     this.problem = "";
     refresh();
     try {
-      const found = await get(runPath(this.run.run_id, "/state"), { step: this.step });
+      const found = await get(runPath(this.run.run_id, "/state"), { step });
+      if (step !== this.step) return;
       this.original = Object.fromEntries(Object.entries(found.values).map(([key, value]) => [key, textOf(value, 2)]));
-      this.texts = { ...this.original };
+      this.texts = { ...this.original, ...edited };
       this.large = found.large;
       this.foreign = found.not_json;
     } catch (error) {
@@ -45,16 +49,26 @@ class ForkWork {
   }
 
   async loadLarge(key) {
-    const found = await get(runPath(this.run.run_id, "/state"), { step: this.step, key });
-    this.original[key] = textOf(found.values[key], 2);
-    this.texts[key] = this.original[key];
-    delete this.large[key];
+    try {
+      const found = await get(runPath(this.run.run_id, "/state"), { step: this.step, key });
+      this.original[key] = textOf(found.values[key], 2);
+      this.texts[key] = this.original[key];
+      delete this.large[key];
+    } catch (error) {
+      this.problem = error.message;
+    }
     refresh();
+  }
+
+  /** The texts of the values that were edited. */
+  edits() {
+    const edited = Object.entries(this.texts ?? {}).filter(([key, text]) => text !== this.original[key]);
+    return Object.fromEntries(edited);
   }
 
   /** The values that were edited. Throws an `Error` for a text that isn't JSON. */
   update() {
-    const changed = Object.entries(this.texts ?? {}).filter(([key, text]) => text !== this.original[key]);
+    const changed = Object.entries(this.edits());
     if (this.added.key.trim()) changed.push([this.added.key.trim(), this.added.text]);
     return Object.fromEntries(changed.map(([key, text]) => [key, parsed(key, text)]));
   }

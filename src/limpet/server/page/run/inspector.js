@@ -2,6 +2,7 @@
 
 import { get, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
+import { serverNow } from "../core/reader.js";
 import { codePanel, copyButton, stateCode } from "../parts/code.js";
 import { complain } from "../parts/dialog.js";
 import { count, exactTime, size, span, statusLabel, timeView } from "../parts/labels.js";
@@ -37,7 +38,12 @@ export class Inspector {
       this.tree = new TreeState();
       this.request?.abort();
       this.load();
-    } else if (before.end !== row.end || before.status !== row.status || before.output !== row.output || before.attempts?.length !== row.attempts?.length) {
+    } else if (
+      before.end !== row.end ||
+      before.status !== row.status ||
+      before.output !== row.output ||
+      before.attempts?.length !== row.attempts?.length
+    ) {
       this.isStale = true;
       if (!this.isLoading) this.load();
     }
@@ -155,7 +161,10 @@ export class Inspector {
       error?.traceback &&
         h(
           "details.traceback",
-          { open: error.traceback.length < 1200 },
+          {
+            open: this.tree.isOpen("traceback", error.traceback.length < 1200),
+            ontoggle: (event) => this.tree.open.set("traceback", event.currentTarget.open),
+          },
           h("summary", "traceback"),
           h("pre", error.traceback),
         ),
@@ -357,7 +366,7 @@ export class Inspector {
 
   times() {
     const { row } = this;
-    const end = row.end ?? Date.now() / 1000;
+    const end = row.end ?? serverNow();
     const waited = piecesOf(row, end)
       .filter((piece) => piece.kind === "wait")
       .reduce((sum, piece) => sum + piece.to - piece.from, 0);
@@ -383,8 +392,7 @@ export class Inspector {
       "div.inspector-actions",
       !isReadOnly && h("button", { onclick: () => this.fork(this.stepBefore()) }, "fork before this step"),
       !isReadOnly &&
-        this.row.end !== undefined &&
-        this.row.status === "done" &&
+        this.row.step !== undefined &&
         h("button", { onclick: () => this.fork(this.row.step) }, "fork after it"),
       codePanel(stateCode(run.run_id, this.stateStep())),
     );

@@ -7,6 +7,7 @@ import { answerCode, confirm, copy, copyButton, rollbackCode, runCode, sendCode,
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
 import { count, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
+import { termText } from "../runs/filter.js";
 import { isOver } from "../runs/lists.js";
 
 /** What a run that has stopped needs. */
@@ -48,8 +49,8 @@ function facts(run, children) {
     run.parent && h("span", "started by ", runLink(run.parent)),
     run.forked_from && h("span", "forked from ", runLink(originOf(run))),
     children.length > 0 &&
-      h("a", { href: pageUrl("runs", { q: `parent:"${run.run_id}"` }) }, count(children.length, "child run")),
-    ...run.tags.map((tag) => h("a.tag", { href: pageUrl("runs", { q: `tag:"${tag}"` }) }, tag)),
+      h("a", { href: pageUrl("runs", { q: termText("parent", run.run_id) }) }, count(children.length, "child run")),
+    ...run.tags.map((tag) => h("a.tag", { href: pageUrl("runs", { q: termText("tag", tag) }) }, tag)),
   ];
   return parts.filter(Boolean);
 }
@@ -72,7 +73,7 @@ function buttons(run, actions, isReadOnly) {
     ),
     h(
       "details.menu",
-      { onkeydown: (event) => event.key === "Escape" && event.currentTarget.removeAttribute("open") },
+      { onkeydown: closeMenuByKey, onfocusout: closeMenuBehind },
       h("summary.button", { "aria-label": "more actions" }, "⋯"),
       h(
         "div.menu-items",
@@ -255,4 +256,14 @@ function madeLink({ path, expires }) {
     copyButton("copy", () => url, "copied the link"),
     h("p.faint", "it ends ", timeView(expires)),
   );
+}
+
+function closeMenuByKey(event) {
+  if (event.key !== "Escape" || !event.currentTarget.open) return;
+  event.currentTarget.open = false;
+  event.stopPropagation(); // else the key would leave the page
+}
+
+function closeMenuBehind(event) {
+  if (event.relatedTarget && !event.currentTarget.contains(event.relatedTarget)) event.currentTarget.open = false;
 }

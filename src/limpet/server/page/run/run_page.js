@@ -1,9 +1,8 @@
 /** The page of one run: its head, its timeline, graph, state and events, and the selected step beside them. */
 
-import { get, parseExact, post, runPath } from "../core/api.js";
+import { get, LiveStream, parseExact, post, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { LiveStream } from "../core/live.js";
-import { settings, useKeys } from "../core/reader.js";
+import { serverNow, settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { answerCode } from "../parts/code.js";
 import { complain, say } from "../parts/dialog.js";
@@ -67,6 +66,7 @@ export class RunPage {
   }
 
   stop() {
+    this.isStopped = true;
     this.leaveKeys();
     this.stream?.close();
     this.timeline.stop();
@@ -122,6 +122,7 @@ export class RunPage {
   follow() {
     this.stream?.close();
     clearTimeout(this.recheck);
+    if (this.isStopped || this.problem) return;
     this.stream = new LiveStream({
       path: runPath(this.id, "/timeline/live"),
       kinds: ["timeline"],
@@ -138,6 +139,7 @@ export class RunPage {
   /** Of a run that has ended, look now and then whether it has been retried. */
   checkLater() {
     clearTimeout(this.recheck);
+    if (this.isStopped) return;
     this.recheck = setTimeout(async () => {
       if (!settings.paused && !document.hidden) await this.refreshRun();
       if (isOver(this.run)) this.checkLater();
@@ -149,14 +151,18 @@ export class RunPage {
     try {
       this.run = await get(runPath(this.id));
     } catch (error) {
-      if (error.status === 404) this.problem = error;
+      if (error.status === 404) {
+        this.problem = error;
+        this.stream?.close();
+      }
     }
     refresh();
   }
 
   async reload() {
+    settings.paused = false; // what was just done is to be seen
     await this.refreshRun();
-    if (!this.problem) this.follow();
+    this.follow();
     this.loadView();
   }
 
@@ -250,8 +256,9 @@ export class RunPage {
 
   /** Load what the chosen view needs, besides the timeline. */
   async loadView(again = false) {
+    if (!this.run || this.problem || this.isStopped) return;
     if (this.viewName === "state" && (!again || this.state.step === null)) this.state.load(this.state.step);
-    if (this.viewName === "events" && !again) this.events.load(true);
+    if (this.viewName === "events" && !(again && this.events.hasMore)) this.events.load(!again);
     if (this.viewName === "graph") this.loadGraph();
   }
 
@@ -337,7 +344,7 @@ export class RunPage {
   }
 
   now() {
-    return Date.now() / 1000 + this.about.offset;
+    return serverNow();
   }
 
   tabs() {

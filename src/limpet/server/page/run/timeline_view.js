@@ -260,7 +260,7 @@ function bars(row, axis, now) {
 function barText(row, now) {
   const length = span((row.end ?? Math.max(now, row.start)) - row.start);
   const progress = row.progress?.total ? ` · ${count(row.progress.done ?? 0)} of ${count(row.progress.total)}` : "";
-  const attempts = (row.attempts?.length ?? 0) > 1 ? ` · ${row.attempts.length} attempts` : "";
+  const attempts = row.attempts?.length ? ` · ${row.attempts.length} failed` : "";
   return `${length}${progress}${attempts}`;
 }
 

@@ -31,10 +31,13 @@ class BulkWork {
     this.problem = "";
   }
 
+  get hasFilter() {
+    return Object.keys(this.filters).length > 0;
+  }
+
   get body() {
     if (this.ids) return { run_ids: this.ids };
-    const hasFilter = Object.keys(this.filters).length > 0;
-    return { ...this.filters, limit: AT_ONCE, ...(!hasFilter && { all_runs: true }) };
+    return { ...this.filters, limit: AT_ONCE, ...(!this.hasFilter && { all_runs: true }) };
   }
 
   async plan() {
@@ -46,8 +49,10 @@ class BulkWork {
     refresh();
   }
 
+  /** Do it with those that the reader has seen, whatever matches by now. */
   async start() {
-    this.outcomes = await post(`/runs/${this.verb}`, this.body);
+    const ids = this.planned.runs.filter((each) => each.result === "planned").map((each) => each.run_id);
+    this.outcomes = await post(`/runs/${this.verb}`, { run_ids: ids });
     this.whenDone();
   }
 
@@ -71,7 +76,7 @@ class BulkWork {
   }
 
   question(number) {
-    const which = this.ids ? "of those that are selected" : "that match";
+    const which = this.ids ? "of those that are selected" : this.hasFilter ? "that match" : "in the store";
     const more =
       !this.ids && this.planned.runs.length >= AT_ONCE
         ? `, the newest ${count(AT_ONCE)}; do it again for the others`

@@ -180,7 +180,7 @@ export function queryOf(text) {
   for (const { name, value } of termsOf(text)) {
     if (!name) {
       words.push(...nameless(value, problems));
-    } else if (!(name in known.filters)) {
+    } else if (!Object.hasOwn(known.filters, name)) {
       problems.push(`there is no filter “${name}:”`);
     } else if (SEVERAL.has(name)) {
       query[name] = [...(query[name] ?? []), ...(name === "status" ? value.split(",").filter(Boolean) : [value])];
@@ -191,7 +191,7 @@ export function queryOf(text) {
     }
   }
   for (const status of query.status ?? []) {
-    if (!(status in known.statuses)) problems.push(`there is no status “${status}”`);
+    if (!Object.hasOwn(known.statuses, status)) problems.push(`there is no status “${status}”`);
   }
   if (words.length) query.text = [query.text, ...words].filter(Boolean).join(" ");
   return { query, problems };
@@ -199,7 +199,7 @@ export function queryOf(text) {
 
 function nameless(value, problems) {
   const [name] = value.split(":");
-  if (!value.endsWith(":") || !(name in known.filters)) return [value];
+  if (!value.endsWith(":") || !Object.hasOwn(known.filters, name)) return [value];
   problems.push(`“${value}” needs a value`);
   return [];
 }

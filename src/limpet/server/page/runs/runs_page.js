@@ -1,8 +1,7 @@
 /** The list of runs: counts by status, a filter, those that wait for a person, and the rest, live. */
 
-import { get, runPath } from "../core/api.js";
+import { get, LiveStream, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { LiveStream } from "../core/live.js";
 import { useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { codeBlock } from "../parts/code.js";
@@ -37,7 +36,7 @@ export class RunsPage {
     this.searched = null;
     this.counts = null;
     this.selection = new Set();
-    this.chosen = -1;
+    this.chosenId = null;
     this.graphs = [];
     this.waiting = new WaitingList(about.read_only);
     this.bar = new FilterBar({
@@ -109,7 +108,7 @@ export class RunsPage {
     this.after = "";
     setQuery({ q: this.filter, after: null });
     this.clearSelection();
-    this.chosen = -1;
+    this.chosenId = null;
     this.load();
   }
 
@@ -121,7 +120,9 @@ export class RunsPage {
     const { query, problems } = queryOf(this.filter);
     this.problems = problems;
     if (problems.length) {
-      refresh();
+      this.runs = [];
+      this.next = null;
+      this.clearSelection();
       return;
     }
     try {
@@ -189,9 +190,15 @@ export class RunsPage {
     }
   }
 
+  /** The place of the run that was chosen by keys. Others may come before it meanwhile. */
+  get chosen() {
+    return this.runs?.findIndex((run) => run.run_id === this.chosenId) ?? -1;
+  }
+
   move(by) {
     if (!this.runs?.length) return;
-    this.chosen = Math.min(Math.max(this.chosen + by, 0), this.runs.length - 1);
+    const next = Math.min(Math.max(this.chosen + by, 0), this.runs.length - 1);
+    this.chosenId = this.runs[next].run_id;
     refresh();
   }
 
