@@ -42,6 +42,15 @@ OPTIONS = (
 SCREEN = {"width": 1360, "height": 860}
 PHONE = {"width": 375, "height": 760}
 
+SHOWN_FOR = 5000
+"""Milliseconds after which the page takes away what it says of an action."""
+
+PATIENCE = f"""
+const later = window.setTimeout;
+window.setTimeout = (call, time, ...rest) => later(call, time === {SHOWN_FOR} ? 1e6 : time, ...rest);
+"""
+"""Has these messages stay, as a busy machine may look for them later than a person would."""
+
 expect.set_options(timeout=SOON * 1000)
 
 
@@ -69,8 +78,7 @@ def browser() -> Iterator[Desk]:
     program = browser_program()
     playwright = sync_playwright().start()
     started = playwright.chromium.launch(executable_path=program, args=list(OPTIONS))
-    desk = Desk(started, started.new_context(viewport=SCREEN).new_page())
-    desk.page.context.set_default_timeout(SOON * 1000)
+    desk = Desk(started, new_context(started).new_page())
     asyncio._set_running_loop(None)
     yield desk
     with used(desk):
@@ -86,6 +94,14 @@ def used(desk: Desk) -> Iterator[None]:
         yield
     finally:
         asyncio._set_running_loop(None)
+
+
+def new_context(started: Browser, **options: Any) -> BrowserContext:
+    """What pages of one person share."""
+    context = started.new_context(**{"viewport": SCREEN, **options})
+    context.set_default_timeout(SOON * 1000)
+    context.add_init_script(PATIENCE)
+    return context
 
 
 class Site(Protocol):
@@ -142,8 +158,7 @@ class Visitor:
             self._is_at_desk = True
             self._watch(self._desk.page.context)
             return self._desk.page
-        context = self._desk.browser.new_context(**{"viewport": SCREEN, **options})
-        context.set_default_timeout(SOON * 1000)
+        context = new_context(self._desk.browser, **options)
         self._contexts.append(context)
         self._watch(context)
         return context.new_page()
