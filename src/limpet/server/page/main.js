@@ -92,11 +92,7 @@ startRouter(open);
 
 const PAGES = ["runs", "graphs", "schedules", "workers"];
 const LOGO = new URL("./logo.svg", import.meta.url).pathname;
-const LIVE_WORDS = {
-  on: "live",
-  off: "not live",
-  lost: "connection lost, trying again",
-};
+const LIVE_WORDS = { on: "live", off: "ended", lost: "connection lost" };
 
 /** The bar on top. `page` is the one that is open. */
 export function topBar(page, current, about) {
@@ -143,11 +139,11 @@ function liveSwitch(page) {
     {
       class: `plain live live-${state}`,
       "aria-pressed": String(!settings.paused),
-      title: settings.paused ? "paused; click to continue" : `${LIVE_WORDS[state] ?? state}; click to pause`,
+      title: settings.paused ? "click to continue" : "click to pause",
       onclick: () => toggleLive(page),
     },
     h("span.live-dot", { "aria-hidden": "true" }),
-    { on: "live", off: "ended" }[state] ?? state,
+    LIVE_WORDS[state] ?? state,
   );
 }
 

@@ -32,18 +32,10 @@ export async function copy(text, what = "copied") {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    copyBySelection(text); // the clipboard needs https, or this machine
+    say("the browser refuses to copy here; select the text instead"); // it needs https, or this machine
+    return;
   }
   say(what);
-}
-
-function copyBySelection(text) {
-  const area = document.createElement("textarea");
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
 }
 
 /** A button that copies; `text` is called when it is clicked. */

@@ -378,15 +378,6 @@ export class JsonField extends Field {
     });
   }
 
-  /** What the text means by now, for showing it. */
-  shown() {
-    try {
-      return parseExact(this.text);
-    } catch {
-      return this.text || "VALUE";
-    }
-  }
-
   value() {
     if (!this.text.trim()) return this.nothing();
     try {

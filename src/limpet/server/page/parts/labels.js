@@ -97,7 +97,7 @@ const MARKS = {
   waiting: ["next", "M-3.6 -2.4H3.6V2.6H-3.6ZM-3.6 -2.2L0 0.6L3.6 -2.2"],
   abandoned: ["paused", "M0 -3.8L0 0.8M0 3.2L0 3.4"],
   quarantined: ["failed", "M0 -3.8L0 0.8M0 3.2L0 3.4"],
-  damaged: ["failed", "M-2 -1.8C-2 -4.4 2 -4.4 2 -1.8C2 -0.2 0 -0.2 0 1.2M0 3.4L0 3.5"],
+  damaged: ["failed", "M0 -3.8L0 0.8M0 3.2L0 3.4"],
 };
 
 const SAME = { done: "completed", skipped: "cancelled", active: "completed", ended: "cancelled", alive: "completed" };

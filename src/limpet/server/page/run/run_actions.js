@@ -202,7 +202,7 @@ export class RunActions {
       title: "Send",
       about: "The message waits for the run, until a node receives it.",
       ask: () => [textField("name", given, "name"), value.view()],
-      code: () => sendCode(this.id, given.name || "NAME", value.shown()),
+      code: () => sendCode(this.id, given.name || "NAME", value.text ? value.peek() : "VALUE"),
       action: () => this.post("/send", read()),
     });
   }
