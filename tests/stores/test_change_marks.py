@@ -61,6 +61,35 @@ def test_each_change_of_a_run_gives_another_mark(any_store: Store) -> None:
     assert changed()
 
 
+@pytest.mark.parametrize("kind", ["claim", "release", "post", "status", "delete"])
+@pytest.mark.parametrize("with_document", [False, True], ids=["alone", "with-document"])
+def test_a_single_change_counts(any_store: Store, kind: str, with_document: bool) -> None:
+    """H19: also when the document of a worker changed at the same time, as when a worker ends."""
+    mark = marking(any_store)
+    held = lease_of(any_store, "held")
+    any_store.create(new_run("free"))
+    version = any_store.put_document("worker:a", b"1", 0)
+    assert version is not None
+    before = mark()
+    change_once(any_store, kind, held)
+    if with_document:
+        assert any_store.put_document("worker:a", b"2", version) is not None
+    assert mark() != before
+
+
+def change_once(store: Store, kind: str, held: Lease) -> None:
+    if kind == "claim":
+        store.claim("free", "me", 10.0)
+    elif kind == "release":
+        store.release(held)
+    elif kind == "post":
+        assert store.post("held", "key", b"body")
+    elif kind == "status":
+        assert store.append([Commit("held", held.fence, 1, [b"second"], status=PAUSED)]) == [None]
+    else:
+        store.delete("free")
+
+
 def test_a_mark_stays_as_long_as_nothing_happens(any_store: Store) -> None:
     """H19: also while runs are looked at, and while workers renew their documents."""
     mark = marking(any_store)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from limpet.defaults import QUEUE
 from limpet.errors import DamagedRecord
 from limpet.journal.run_filter import LeaseState, RunFilter
-from limpet.journal.store import DAMAGED, ENDED, Lane, RunHead
+from limpet.journal.store import DAMAGED, ENDED, PAUSED, RUNNING, Lane, RunHead
 from limpet.stores.heads import matches, unreadable
 from limpet.stores.redis import scripts
 from limpet.stores.redis.script_calls import ScriptCalls
@@ -35,8 +35,13 @@ COST_OF_ORDERING = 8
 
 ALL_RUNS = ""
 UPDATED = "updated"
+WITH_HOLDER = "with holder"
 WITH_DUE_TIME = ("has due time", "with due time")
 """Where the runs with a due time are: those of processes of an earlier version are in the latter."""
+
+
+POST_COUNT = "posted"
+"""Not a set: how often something was posted to a run."""
 
 
 class Entry(NamedTuple):
@@ -80,9 +85,13 @@ class RunLists:
         return [*islice(found, which.limit)]
 
     def change_mark(self) -> object:
-        """When a run was last updated, and how many there are."""
+        """When a run was last updated, how many there are in all and of some kinds, and how often one was posted to.
+
+        A release leaves the time of its run alone, a status does if the clock of the server was set back, and a post.
+        """
         newest = (b"ZREVRANGE", self._set(UPDATED), b"0", b"0", b"WITHSCORES")
-        return tuple(map(str, self._calls.all([newest, (b"ZCARD", self._calls.index)])))
+        sizes = [(b"ZCARD", self._set(name)) for name in (ALL_RUNS, WITH_HOLDER, RUNNING, PAUSED, *ENDED)]
+        return tuple(map(str, self._calls.all([newest, *sizes, (b"GET", self._set(POST_COUNT))])))
 
     def _smallest(self, which: RunFilter, clock: bytes) -> Sequence[str]:
         """The sets, the runs of which are all that can match: of several choices, those with the fewest runs."""
@@ -207,7 +216,7 @@ def _named_sets(which: RunFilter) -> list[Sequence[str]]:
         (["with error"], which.has_error),
         (["waiting"], which.is_waiting),
         (WITH_DUE_TIME, which.is_due is not None),
-        (["with holder"], which.lease_states and LeaseState.FREE not in which.lease_states),
+        ([WITH_HOLDER], which.lease_states and LeaseState.FREE not in which.lease_states),
     ):
         if is_wanted:
             names.append(sets)

@@ -226,7 +226,7 @@ class RedisStore:
         return self._lists.matching(which, self.store_time, self._clock())
 
     def change_mark(self) -> object:
-        """When a run was last updated, and how many there are."""
+        """When a run was last updated, how many there are, of some kinds too, and how often one was posted to."""
         return self._lists.change_mark()
 
     def lanes(self) -> Sequence[Lane]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
+from weakref import ref
 
 from limpet.defaults import QUEUE
 from limpet.journal.run_filter import LeaseState, RunFilter
@@ -21,9 +21,6 @@ from limpet.stores.statements import statements_of
 
 MAX_RANGES = 100
 """Ranges of an index that are read for one list. If there are more, all runs are searched, newest first."""
-
-INDEX_HEADER = 48
-"""Bytes at the beginning of the index of a log that change with each commit."""
 
 SQL = statements_of("sqlite")
 
@@ -43,47 +40,52 @@ ALL_RUNS = Range("runs_by_creation", "TRUE")
 
 
 class ChangeMark:
-    """Tells that runs have changed. Each commit changes the beginning of the file in which SQLite indexes its log.
+    """Tells that runs have changed, as each connection to the file knows whether others have committed to it.
+
+    It doesn't look at the files themselves: to close one of them would release what SQLite has locked in it, as such
+    locks belong to the process, and another process could then write at the same time.
 
     Workers renew their documents all the time. If a document has changed, it may have been that alone, and the runs
-    are looked at, which takes some ten milliseconds for 100,000 of them.
+    are looked at, which takes some ten milliseconds for 100,000 of them. They are also if the last look was through
+    another connection.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._lock = Lock()
-        self._log: object = None
-        self._documents: object = None
+        self._seen: _Commits | None = None
         self._runs: object = None
         self._number = 0
 
     def __call__(self) -> object:
         with self._lock:
-            log = self._beginning_of_index()
-            documents, runs = self._connections.read(lambda cursor: self._read(cursor, log))
-            # Without a change of documents, runs aren't looked at: something of them has changed if anything has.
-            if log != self._log and (documents == self._documents or runs != self._runs):
-                self._number += 1
-            self._log = log
-            self._documents = documents
-            self._runs = runs or self._runs
+            seen, runs = self._connections.read(self._read)
+            if seen != self._seen:
+                # Where runs weren't looked at, one of the commits has changed something of them: they aren't known.
+                if runs is None or runs != self._runs:
+                    self._number += 1
+                self._seen = seen
+                self._runs = runs
             return self._number
 
-    def _read(self, cursor: sqlite3.Cursor, log: object) -> tuple[object, object]:
-        """The newest version of a document; and what shows that runs have changed, if that has to be looked up."""
-        if log == self._log:
-            return self._documents, None
-        documents = cursor.execute("SELECT max(version) FROM documents").fetchone()
-        if documents == self._documents:
-            return documents, None
-        return documents, cursor.execute(SQL["RUNS_AS_A_WHOLE"]).fetchone()
+    def _read(self, cursor: sqlite3.Cursor) -> tuple[_Commits, object]:
+        """What shows that there were commits; and that runs have changed, if that has to be looked up."""
+        (version,) = cursor.execute("PRAGMA data_version").fetchone()
+        (documents,) = cursor.execute("SELECT max(version) FROM documents").fetchone()
+        seen = _Commits(ref(cursor.connection), version, documents)
+        before = self._seen
+        if before is not None and seen.connection == before.connection and documents == before.documents:
+            return seen, None
+        return seen, cursor.execute(SQL["RUNS_AS_A_WHOLE"]).fetchone()
 
-    def _beginning_of_index(self) -> object:
-        try:
-            with Path(f"{self._connections.path}-shm").open("rb") as file:
-                return file.read(INDEX_HEADER)
-        except OSError:  # the log is empty
-            return None
+
+class _Commits(NamedTuple):
+    """What a connection sees of the commits of others: a number that has no meaning for another connection."""
+
+    connection: ref[sqlite3.Connection]
+    version: int
+    documents: int | None
+    """The newest version of a document."""
 
 
 def listed_rows(

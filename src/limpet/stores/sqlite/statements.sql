@@ -21,8 +21,9 @@ FROM runs
 {HEAD} WHERE id = ?
 
 -- name: RUNS_AS_A_WHOLE
--- What differs once a run was created, claimed, posted to or deleted, or got another status.
-SELECT count(*), max(id), max(updated), sum(fence), sum(posted) FROM runs
+-- What differs once a run was created, claimed, released, posted to or deleted, or got another status. Releasing it leaves
+-- its time alone, and so does a status if the clock was set back: but then there is a holder less.
+SELECT count(*), max(id), max(updated), sum(fence), count(holder), sum(posted) FROM runs
 
 -- name: UNHELD
 (lease_until IS NULL OR lease_until <= ?)

@@ -33,6 +33,11 @@ local function lanes()
   return KEYS[3] .. ':lanes'
 end
 
+-- How often something was posted to a run: what else a post changes shows in no list.
+local function posted_count()
+  return KEYS[3] .. ':posted'
+end
+
 -- Forget a lane that has no runs. Otherwise there would be ever more of them, with each version of a graph.
 local function forget_lane_if_empty(lane)
   if redis.call('EXISTS', due_set(lane), urgent_set(lane)) == 0 then
@@ -180,7 +185,7 @@ end
 -- Once there are no runs, nothing of the index is left.
 local function forget_if_empty()
   if redis.call('ZCARD', KEYS[3]) == 0 then
-    redis.call('DEL', KEYS[3] .. ':indexed', lanes())
+    redis.call('DEL', KEYS[3] .. ':indexed', lanes(), posted_count())
   end
 end
 

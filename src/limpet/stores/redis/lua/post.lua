@@ -46,5 +46,6 @@ end
 redis.call('HSET', posts, 'k:' .. post_key, head.posted .. ' ' .. token,
     'p:' .. head.posted, #post_key .. ':' .. post_key .. body)
 save(KEYS[1], head)
+redis.pcall('INCR', posted_count())
 keep_as_long(posts)
 return {1, 'posted'}

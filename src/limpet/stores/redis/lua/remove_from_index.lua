@@ -20,6 +20,6 @@ if places then
   redis.call('HDEL', KEYS[3] .. ':expiring', run)
 end
 if redis.call('ZCARD', KEYS[3]) == 0 then
-  redis.call('DEL', KEYS[3] .. ':indexed', KEYS[3] .. ':lanes')
+  redis.call('DEL', KEYS[3] .. ':indexed', KEYS[3] .. ':lanes', KEYS[3] .. ':posted')
 end
 return 1
