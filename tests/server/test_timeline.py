@@ -41,7 +41,7 @@ from limpet.engine.leases.lease_client import client_for
 from limpet.journal.store import ENDED, FAILED, PAUSED, RUNNING, Store
 from limpet.server.timeline import rows as timeline_rows
 from limpet.server.timeline.event_rows import EventRows
-from limpet.server.timeline.timelines import KEPT_TIMELINES, Timelines
+from limpet.server.timeline.timelines import EVENTS_OF_PLACE, KEPT_TIMELINES, Timelines
 from limpet.server.timeline_stream import timeline_stream
 from limpet.testing.faults import FaultyStore
 from support.crafted_exports import crafted, examples
@@ -363,6 +363,31 @@ def test_what_a_node_emits_is_shown_in_its_row_while_it_runs(store: Store) -> No
     assert "progress" not in row()
     assert row()["output"] == 2
     check_rows(store, RUN, reader.rows)
+
+
+def test_each_row_of_a_long_run_has_its_own_update_and_output() -> None:
+    """H19: also where one node runs again and again, and where output was emitted between all steps."""
+    steps = 3 * EVENTS_OF_PLACE
+
+    def talk(state: Any) -> dict[str, int]:
+        emit(state["n"])
+        return {"n": state["n"] + 1}
+
+    store = MemoryStore()
+    graph = kept(loop(steps, talk, max_iterations=steps + 1), store)
+    graph.execute({"n": 0}, run_id=RUN)
+    created = graph.get(RUN).info.created
+    timelines = Timelines(store)
+    rows = timelines.changes(RUN, created, frozenset(), "", 5000)["rows"]
+    assert [(row["step"], row.get("output")) for row in rows] == [
+        (number, 1) for number in range(1, steps + 1)
+    ]
+    for row in rows[::5]:
+        found = timelines.row_events(RUN, created, frozenset(), row["id"])
+        assert found is not None
+        assert found.step is not None
+        assert found.step["update"] == {"n": row["step"]}
+        assert [each["data"] for each in found.output] == [row["step"] - 1]
 
 
 def test_a_node_that_has_slept_or_is_tried_again_is_shown_as_running(store: Store) -> None:

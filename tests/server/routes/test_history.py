@@ -19,6 +19,16 @@ def counting(store: Any) -> StateGraph:
     return loop(STEPS, max_iterations=STEPS + 1).compile(store=store, preserve=True)
 
 
+def talking(store: Any) -> StateGraph:
+    """A graph whose one node emits something in each of its steps."""
+
+    def talk(state: State) -> dict[str, int]:
+        emit({"word": state["n"]})
+        return {"n": state["n"] + 1}
+
+    return loop(STEPS, talk, max_iterations=STEPS + 1).compile(store=store, preserve=True)
+
+
 def pages(client: Client, path: str, items: str, **params: Any) -> list[list[Any]]:
     """All pages of a route."""
     found = []
@@ -72,6 +82,20 @@ def test_events_come_in_pages_and_by_type(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr(routes, "MAX_SCANNED", 10)
         some = pages(client, "/runs/r/events", "events", type="complete")
         assert [len(page) for page in some] == [0, 0, 1]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 20])
+def test_pages_of_events_miss_nothing_that_was_emitted_between_steps(limit: int) -> None:
+    """H19: wherever a page ends, and whichever event a client continues after."""
+    with api(talking) as client:
+        client.run_until_it_stops("r", n=0)
+        whole = client.read("/runs/r/events")["events"]
+        assert [event["type"] for event in whole] == ["start", *["output", "step"] * STEPS, "complete"]
+        parts = pages(client, "/runs/r/events", "events", limit=limit)
+        assert [event for page in parts for event in page] == whole
+        for number, event in enumerate(whole, 1):
+            rest = client.read("/runs/r/events", after=event["cursor"])["events"]
+            assert rest == whole[number:]
 
 
 def test_what_is_not_a_cursor_of_the_run_is_refused() -> None:

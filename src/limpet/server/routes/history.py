@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
+from limpet.engine.following.window import after as place_after
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import info_at_last_stop
 from limpet.engine.operations.stored_state import checkpoint_page
@@ -51,8 +52,8 @@ def events(request: ApiRequest) -> dict[str, Any]:
     limit = _limit(request, MAX_EVENTS)
     kind = values.get("type")
     graph = client_for(service.store).head(request.run_id).graph
-    cursor = EventCursor.from_text(values.get("after"), request.run_id)
-    feed = EventFeed(service.store, request.run_id, cursor, service.known_secrets(graph))
+    place = EventCursor.from_text(values.get("after"), request.run_id)
+    feed = EventFeed(service.store, request.run_id, place, service.known_secrets(graph))
     secrets = service.secrets(request.run_id)
     found: list[dict[str, Any]] = []
     next = values.get("after")
@@ -61,9 +62,10 @@ def events(request: ApiRequest) -> dict[str, Any]:
         batch = feed.read()
         for entry in batch.entries:
             scanned += 1
-            next = entry.cursor
+            place = place_after(place, entry)
+            next = place.to_text(request.run_id)
             if kind in (None, entry.event["type"]):
-                found.append(shown_event({**entry.event, "cursor": entry.cursor}, secrets, whole))
+                found.append(shown_event({**entry.event, "cursor": next}, secrets, whole))
             if len(found) == limit or scanned == MAX_SCANNED:
                 return {"events": found, "next": next, "more": True}
         if not batch.has_more:

@@ -414,7 +414,8 @@ class EventRows:
         step = event.get("step")
         if row is None and lane.last is not None and lane.last.label == node:
             known = (lane.last.call, None if lane.path else lane.last.step)
-            return lane.last if step in known else None
+            if step in known:
+                return lane.last
         if row is None and (at <= lane.ready or lane.is_over):
             return None
         if row is None:

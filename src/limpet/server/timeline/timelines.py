@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import Entry, EventFeed
+from limpet.engine.following.window import after
 from limpet.errors import DamagedRecord, UsageError
 from limpet.journal.store import Store
 from limpet.server.timeline.event_rows import EventRows
@@ -54,8 +55,10 @@ class Timeline:
     def _start_over(self) -> None:
         self._feed = EventFeed(self._store, self._run_id, EventCursor(), self._secrets)
         self._rows = EventRows()
-        self._places = [EventCursor().to_text(self._run_id)]
-        """The cursors before each `EVENTS_OF_PLACE` events."""
+        self._place = EventCursor()
+        """The place after the last event that was taken in."""
+        self._places = [self._place]
+        """The places before each `EVENTS_OF_PLACE` events."""
         self._epoch = secrets.token_hex(4)
         """Tells the versions of these rows from those of others that were made of the same run."""
         self._is_in_doubt = False
@@ -117,9 +120,10 @@ class Timeline:
 
     def _note_place(self, entry: Entry) -> None:
         """An event was taken in."""
+        self._place = after(self._place, entry)
         self._rows.log.event += 1
         if self._rows.log.event % EVENTS_OF_PLACE == 0:
-            self._places.append(entry.cursor)
+            self._places.append(self._place)
 
     def row_events(self, row_id: int) -> RowEvents | None:
         """What happened in a row; None if there is no such row. The events around it are read again."""
@@ -152,9 +156,8 @@ class Timeline:
         )
 
     def _events_from(self, number: int, count: int) -> Iterator[Event]:
-        place = number // EVENTS_OF_PLACE
-        cursor = EventCursor.from_text(self._places[place], self._run_id)
-        feed = EventFeed(self._store, self._run_id, cursor, self._secrets)
+        place = self._places[number // EVENTS_OF_PLACE]
+        feed = EventFeed(self._store, self._run_id, place, self._secrets)
         left = count + number % EVENTS_OF_PLACE
         while left > 0:
             batch = feed.read()
