@@ -86,6 +86,24 @@ def test_the_host_says_who_asks(host: Host, check: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("path", "sent"), [("/our runs", "/our%20runs"), ("/läufe", "/l%C3%A4ufe"), ("/of/{team}", "/of/K%C3%B6ln")]
+)
+def test_it_can_be_mounted_under_a_path_that_urls_escape(path: str, sent: str) -> None:
+    """H19: also the page, whose cookie is for the path as it is sent."""
+    store = MemoryStore()
+    graph = article(store)
+    list(graph.stream({"topic": "kelp"}, run_id="a/b"))
+    mounted = Starlette(routes=[Mount(path, app(store, [graph], token=TOKEN, hosts=None))])
+    with TestClient(mounted, headers={"authorization": f"Bearer {TOKEN}"}) as client:
+        assert client.get(f"{sent}/api/v1/runs/a%2Fb").json()["run_id"] == "a/b"
+        assert f"{sent}/api/v1/runs" in client.get(f"{sent}/api/v1/openapi.json").json()["paths"]
+        opened = client.get(f"{sent}/runs", params={"token": TOKEN}, follow_redirects=False)
+        assert opened.headers["location"] == f"{sent}/runs"
+        assert f"Path={sent};" in opened.headers["set-cookie"]
+        assert f'data-root="{sent}"' in client.get(f"{sent}/").text
+
+
+@pytest.mark.parametrize(
     ("gives", "status"),
     [(True, 200), ("Ann", 200), (None, 401), (False, 401), ("", 401), (1, 401), ({}, 401)],
 )

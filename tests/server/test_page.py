@@ -164,6 +164,14 @@ def test_what_is_sent_is_what_is_written_without_comments_and_white_space(client
         assert strings.findall(text) == strings.findall(code), path
 
 
+@pytest.mark.parametrize(
+    "path", [each for each in SOURCES if each.suffix == ".js"], ids=lambda each: each.name
+)
+def test_no_text_of_a_script_is_in_several_lines(path: Path) -> None:
+    """H20: ends of lines are left out, and must mean nothing."""
+    assert all(line.count("`") % 2 == 0 for line in path.read_text().splitlines())
+
+
 def test_the_page_is_small() -> None:
     """H20: all that a browser loads, compressed."""
     assert PageFiles().compressed_size() <= MOST_BYTES

@@ -76,6 +76,15 @@ def test_a_link_expires() -> None:
         assert client.read(f"/questions/{link_of(client, expires='0s')}", 410)["code"] == "link-expired"
 
 
+def test_a_link_that_would_be_too_long_is_not_made() -> None:
+    """H19: rather than be one that doesn't open."""
+    run_id = "🐚" * 200
+    with api() as client:
+        client.run_until_it_stops(run_id, topic="kelp")
+        client.read(f"/questions/{link_of(client, run_id, name='Ö' * 100)}")
+        assert client.act(f"/runs/{run_id}/link", 400, name="x" * LONGEST_LINK)["code"] == "usage"
+
+
 def test_all_servers_of_a_store_know_its_links(tmp_path: Path) -> None:
     """H19: also after a restart; those of another store don't."""
     url = f"sqlite:///{tmp_path}/runs.db"

@@ -129,7 +129,8 @@ def run_all(store: Any) -> list[Any]:
     with suppress(LimpetError):
         flow.execute({"password": CANARY}, config, run_id="flow")
     graph.start({"password": CANARY}, config, run_id="queued")
-    Schedules(store).add("nightly", graph, every="1h", input={"password": CANARY}, config=config)
+    input = {"password": CANARY, "login": Login("ann", CANARY)}
+    Schedules(store).add("nightly", graph, every="1h", input=input, config=config)
     return [graph, flow, inner(store)]
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import pytest
 
 from limpet import MemoryStore, StoreUnavailable, UsageError
@@ -66,6 +69,18 @@ def test_only_pages_of_the_server_change_anything() -> None:
         assert client.get(f"{API}/runs", headers={"sec-fetch-site": "cross-site"}).status_code == 200
         own = {"origin": f"http://{HOST}"}
         assert client.post(f"{API}/runs/none/cancel", headers=own).status_code == 404
+
+
+def test_no_request_is_sent_to_where_it_says_that_it_comes_from() -> None:
+    """H19: a path with one slash too many is none, rather than another one of the host that the request names."""
+    with api() as client:
+        client.forget_token()
+        for method, path in ROUTES:
+            answer = client.request(
+                method, f"{path}/", headers={"host": "evil.example"}, follow_redirects=False
+            )
+            assert (answer.status_code, answer.json()["code"]) == (404, "no-route"), path
+            assert "location" not in answer.headers
 
 
 def test_public_routes_need_no_token_and_tell_nothing() -> None:
@@ -217,6 +232,21 @@ def test_a_server_without_a_token_is_refused() -> None:
     for options in ({}, {"token": ""}):
         with pytest.raises(UsageError, match="token"):
             app(MemoryStore(), **options)
+
+
+@pytest.mark.parametrize("hosts", [["Runs.Example", "::1"], {"RUNS.example", "[0:0::1]"}])
+def test_an_application_may_be_told_its_hosts_in_any_spelling(hosts: Collection[str]) -> None:
+    """H19: requests name them in one."""
+    with api(hosts=hosts) as client:
+        for host, status in (("runs.example", 200), ("[::1]:8000", 200), ("localhost", 421)):
+            assert client.get("/healthz", headers={"host": host}).status_code == status
+
+
+@pytest.mark.parametrize("hosts", ["runs.example", ["https://runs.example"], ["runs.example:8000"], [""]])
+def test_what_cannot_be_a_host_is_refused(hosts: Any) -> None:
+    """H19: a text has characters, of which each would be one, and a part of it, too."""
+    with pytest.raises(UsageError):
+        app(MemoryStore(), token=TOKEN, hosts=hosts)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ from limpet.server.routes import states as state_routes
 from limpet.server.routes import streams as stream_routes
 from limpet.server.run_changes import RunChanges
 from limpet.server.run_counts import COUNTING_SHARE, RecentAnswers
-from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard
+from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard, host_names
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
 from limpet.stores.opening import open_store
@@ -101,7 +101,7 @@ def app(
     need the `token`, as `Authorization: Bearer …`; or `authenticate`, which gets the headers of a request and says
     whether it is allowed, with True or the name of who makes it; it may be async. `hosts` are the names under which
     the server is reached; None allows any, for an application that checks them itself. With `read_only`, nothing can
-    be changed. Raises `UsageError` without a token and without `authenticate`.
+    be changed. Raises `UsageError` without a token and without `authenticate`, and for what can't be a host.
     """
     if not token and authenticate is None:
         raise UsageError("app() needs token=…, or authenticate=…: without one, every program could use it")
@@ -118,7 +118,7 @@ def app(
         RecentAnswers(1 / COUNTING_SHARE),
         read_only,
     )
-    guard = Guard(token or None, authenticate, hosts)
+    guard = Guard(token or None, authenticate, hosts if hosts is None else host_names(hosts))
     answering = _Answering(service, guard)
     routes = [
         Route("/healthz", answering.health, methods=["GET"]),
@@ -128,11 +128,19 @@ def app(
         *page_routes(guard, answering.reporting),
     ]
     middleware = [Middleware(_EncodedPath)]
-    return Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_route})
+    application = Starlette(
+        routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_route}
+    )
+    # It would send clients to whatever the `Host` of their request names, before that is checked.
+    application.router.redirect_slashes = False
+    return application
 
 
 class _EncodedPath:
-    """Has routes match the path as it was sent, so that an id may have a slash, which is sent as `%2F`."""
+    """Has routes match the path as it was sent, so that an id may have a slash, which is sent as `%2F`.
+
+    The path under which the application is mounted has to be as it was sent, too.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -140,7 +148,12 @@ class _EncodedPath:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = scope.get("raw_path")
         if scope["type"] == "http" and raw:
-            scope = {**scope, "path": raw.partition(b"?")[0].decode("latin-1")}
+            path = raw.partition(b"?")[0].decode("latin-1")
+            root = scope.get("root_path", "")
+            as_sent = "/".join(path.split("/")[: root.count("/") + 1])
+            if unquote(as_sent) == root:
+                root = as_sent
+            scope = {**scope, "path": path, "root_path": root}
         await self._app(scope, receive, send)
 
 

@@ -32,11 +32,8 @@ COMMENT: Final = re.compile(
 )
 """A comment in lines of its own, or at the end of a line. No text in the page has such a `// `."""
 
-LINE_END: Final = {
-    "css": (re.compile(r"([:,]) |\s*([{};,])\s*"), r"\1\2"),
-    "js": (re.compile(r",?\n(?=[)\]}])|(?<=[,{(\[])\n|\n(?=[?:.&|])"), ""),
-}
-"""White space that means nothing in a style sheet, and ends of lines in a script at which no statement ends."""
+BRACKET_LINE: Final = re.compile(r",?\n(?=[)\]}])|(?<=[{(\[])\n")
+"""The end of a line after a bracket that opens, or before one that closes: it means nothing, nor does its comma."""
 
 
 class PageFile(NamedTuple):
@@ -103,13 +100,11 @@ def _page_file(path: str, content: bytes) -> PageFile:
 
 
 def _as_sent(path: str, content: bytes) -> bytes:
-    """A file without what only people read: comments, indentation, and most ends of lines."""
-    kind = _kind(path)
-    if kind not in LINE_END:
+    """A script or a style sheet without what only people read: comments, indentation, lines for brackets."""
+    if _kind(path) not in ("css", "js"):
         return content
     lines = (line.strip() for line in COMMENT.sub("", content.decode()).split("\n"))
-    meaningless, instead = LINE_END[kind]
-    return meaningless.sub(instead, "\n".join(line for line in lines if line)).encode()
+    return BRACKET_LINE.sub("", "\n".join(line for line in lines if line)).encode()
 
 
 def _kind(path: str) -> str:

@@ -14,6 +14,7 @@ import json
 import secrets
 from typing import Final, NamedTuple
 
+from limpet.errors import UsageError
 from limpet.graphs.names import SERVER_KEY
 from limpet.journal.store import Store
 from limpet.server.problems import HttpProblem
@@ -34,9 +35,12 @@ class QuestionLink(NamedTuple):
 
 
 def seal_link(store: Store, link: QuestionLink) -> str:
-    """The link as a text for a URL."""
+    """The link as a text for a URL. Raises `UsageError` for a name with which it is too long."""
     content = _encoded(json.dumps(list(link), ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    return f"{content}.{_encoded(_seal(_key(store) or _new_key(store), content))}"
+    sealed = f"{content}.{_encoded(_seal(_key(store) or _new_key(store), content))}"
+    if len(sealed) > LONGEST_LINK:
+        raise UsageError(f"the name is too long for a link: it has {len(link.name):,} characters")
+    return sealed
 
 
 def open_link(store: Store, text: str, now: float) -> QuestionLink:

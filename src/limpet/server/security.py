@@ -11,9 +11,11 @@ import asyncio
 import hmac
 import inspect
 import ipaddress
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+from limpet.errors import UsageError
 from limpet.server.problems import HttpProblem
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
@@ -30,6 +32,9 @@ HEADERS: Final = {
     "X-Frame-Options": "DENY",
 }
 """What every answer has: a browser runs nothing that isn't a file of the server, and no page embeds it."""
+
+LONGEST_HOST: Final = 253
+HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 
 SAFE_METHODS: Final = ("GET", "HEAD")
 
@@ -108,6 +113,30 @@ def cookie_name(headers: Mapping[str, str]) -> str:
 def session_value(token: str) -> str:
     """What the cookie of a browser that gave the token has: not the token itself, which may be used elsewhere."""
     return hmac.digest(token.encode(), b"limpet session", "sha256").hex()
+
+
+def host_names(hosts: Collection[str]) -> list[str]:
+    """Hosts as requests name them. Raises `UsageError`."""
+    if isinstance(hosts, str):
+        raise UsageError(f"hosts=… takes a list of names, not {hosts!r}")
+    return [host_name(each) for each in hosts]
+
+
+def host_name(text: str) -> str:
+    """A host as requests name it: in small letters, and an IPv6 address in brackets. Raises `UsageError`."""
+    name = text.strip().lower()
+    bare = name
+    if name.startswith("[") and name.endswith("]"):
+        bare = name[1:-1]
+    try:
+        address = ipaddress.ip_address(bare.partition("%")[0])
+    except ValueError:
+        if len(name) > LONGEST_HOST or not HOST_NAME.fullmatch(name):
+            raise UsageError(f"{text!r} isn't the name or the address of a host, without a port") from None
+        return name
+    if address.version == 6:
+        return f"[{address.compressed}]"
+    return address.compressed
 
 
 def split_host(host: str) -> tuple[str, str]:

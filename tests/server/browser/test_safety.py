@@ -94,6 +94,7 @@ def test_nothing_that_a_run_contains_is_executed(evil: Any, serve: Any, visitor:
         expect(page.get_by_role("treeitem").nth(rows - 1)).to_be_visible()
         for row in page.get_by_role("treeitem").all():
             row.click()
+            expect(row).to_have_attribute("aria-selected", "true")
             for tab in page.get_by_role("complementary").get_by_role("tab").all():
                 tab.click()
             check_harmless(page)

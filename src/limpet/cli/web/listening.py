@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from limpet.errors import UsageError
-from limpet.server.security import LOOPBACK, WILDCARDS
+from limpet.server.security import LOOPBACK, WILDCARDS, host_name
 
 HOST: Final = "127.0.0.1"
 PORT = 8765
@@ -26,9 +26,6 @@ SHORTEST_TOKEN: Final = 16
 
 TOKEN_CHARACTERS: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
 """What can be in a header, in a cookie and, quoted, in a URL."""
-
-LONGEST_HOST: Final = 253
-HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 
 WAITING_CONNECTIONS: Final = 100
 """Connections that the system keeps until the server accepts them."""
@@ -97,23 +94,6 @@ def checked_address(host: str, port: int | None, token: str, names: Sequence[str
                 f"{reachable}, so the token needs {SHORTEST_TOKEN} characters or more, not {len(token)}"
             )
     return Address(host, port, token, [host_name(name) for name in names])
-
-
-def host_name(text: str) -> str:
-    """A host as requests name it: in small letters, and an IPv6 address in brackets. Raises `UsageError`."""
-    name = text.strip().lower()
-    bare = name
-    if name.startswith("[") and name.endswith("]"):
-        bare = name[1:-1]
-    try:
-        address = ipaddress.ip_address(bare.partition("%")[0])
-    except ValueError:
-        if len(name) > LONGEST_HOST or not HOST_NAME.fullmatch(name):
-            raise UsageError(f"{text!r} isn't the name or the address of a host, without a port") from None
-        return name
-    if address.version == 6:
-        return f"[{address.compressed}]"
-    return address.compressed
 
 
 def _is_loopback(host: str) -> bool:

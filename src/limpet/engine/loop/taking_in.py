@@ -6,7 +6,7 @@ holds their records and says that they are taken in. So each post has its effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -178,6 +178,7 @@ def record_posts(
     # Of a cancelled run, too: what was posted before it was cancelled counts, but only a resume runs it again.
     open_questions = {question.id: question for question in root.unanswered_questions()}
     answers: dict[str, Any] = {}
+    answered_by: dict[str, str] = {}
     letters: list[SentLetter] = []
     ended_children: set[str] = set()
     called_again: set[str] = set()
@@ -206,12 +207,17 @@ def record_posts(
                 _log_dropped(root.run_id, question_id, problem)
             else:
                 answers[question_id] = post.data["answer"]
+                if "by" in post.data:
+                    answered_by[question_id] = str(post.data["by"])
         newest = post.number
         writer.recorded_posts = max(writer.recorded_posts, newest)
         if not asks_to_cancel:
             writer.takes = newest
     if answers:
-        writer.add_move(root, {ANSWERED: answers, **_who_answered(posts, answers)}, clocks.now())
+        changes: dict[str, Any] = {ANSWERED: answers}
+        if answered_by:
+            changes[ANSWERED_BY] = answered_by
+        writer.add_move(root, changes, clocks.now())
     ended_waits = False
     if letters:
         delivered = addressed(root, letters)
@@ -232,17 +238,6 @@ def record_posts(
 def sent_letter(post: Posted, now: float = inf) -> SentLetter:
     """A post that nodes can wait for. It wasn't sent later than `now`, whatever clock its sender has."""
     return SentLetter(box_of(post.kind, post.data["name"]), post.data["value"], min(post.data["at"], now))
-
-
-def _who_answered(posts: Sequence[Posted], answers: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Who gave the answers that count, for their record, as far as the posts say so."""
-    by: dict[str, str] = {}
-    for post in posts:
-        if post.kind == ANSWER and "by" in post.data:
-            question_id = post.data["question"]
-            if answers.get(question_id) is post.data["answer"]:
-                by.setdefault(question_id, str(post.data["by"]))
-    return {ANSWERED_BY: by} if by else {}
 
 
 def _why_dropped(question: Question | None, answer: Any, at: float) -> str:

@@ -38,6 +38,8 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     """
     if wait is not None:
         wait = patience_of(wait, "wait")
+    if given.by is not None and type(given.by) is not str:
+        raise UsageError(f"by is who answers, as a text, not {given.by!r}")
     run_id, point = run_and_point(client, id)
     # Refused before the run is claimed, which would change it.
     tail = client.store.read(run_id)

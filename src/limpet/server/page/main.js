@@ -7,7 +7,7 @@ import { pageUrl, startRouter } from "./core/router.js";
 import { GraphPage, GraphsPage } from "./pages/graphs.js";
 import { AnswerPage, LoginPage } from "./pages/without_token.js";
 import { SchedulesPage, WorkersPage } from "./pages/workers.js";
-import { closeDialog, complain, dialogView, noticesView, openDialog } from "./parts/dialog.js";
+import { closeDialog, complain, noticesView, openDialog, withDialog } from "./parts/dialog.js";
 import { RunPage } from "./run/run_page.js";
 import { ComparePage } from "./run/views.js";
 import { RunsPage } from "./runs/runs_page.js";
@@ -75,9 +75,10 @@ async function loadAbout() {
 function view() {
   return h(
     "div.frame",
-    page?.isPublic || page instanceof LoginPage ? null : topBar(page, shownParts[0] ?? "runs", about),
-    page ? page.view() : h("main"),
-    dialogView(),
+    withDialog(
+      page?.isPublic || page instanceof LoginPage ? null : topBar(page, shownParts[0] ?? "runs", about),
+      page ? page.view() : h("main"),
+    ),
     noticesView(),
   );
 }
@@ -153,17 +154,13 @@ function toggleLive(page) {
   refresh();
 }
 
+/** A disc: empty for light, full for dark, half of each for what the system has. */
 function themeSign() {
-  const paths = {
-    system: "M0 -6A6 6 0 1 0 0 6Z",
-    light: "M0 0",
-    dark: "M2 -5.6A6 6 0 1 0 5.6 2A5 5 0 0 1 2 -5.6Z",
-  };
   return h(
     "svg",
-    { viewBox: "-8 -8 16 16", width: 16, height: 16, "aria-hidden": "true", class: "theme-sign" },
-    settings.theme !== "dark" && h("circle", { r: 6 }),
-    h("path", { d: paths[settings.theme] }),
+    { viewBox: "-8 -8 16 16", width: 16, height: 16, "aria-hidden": "true", class: `theme-${settings.theme}` },
+    h("circle", { r: 6 }),
+    settings.theme === "system" && h("path", { d: "M0 -6A6 6 0 1 0 0 6Z" }),
   );
 }
 

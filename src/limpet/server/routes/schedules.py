@@ -5,27 +5,41 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from limpet.engine.schedules.schedule import find_schedule
 from limpet.engine.schedules.schedule_info import ScheduleInfo
-from limpet.server.endpoint import FLAG, INTEGER, OBJECT, TEXT, TEXTS, ApiRequest, Endpoint, Parameter
+from limpet.server.endpoint import (
+    FLAG,
+    INTEGER,
+    OBJECT,
+    TEXT,
+    TEXTS,
+    ApiRequest,
+    Endpoint,
+    Parameter,
+    Service,
+)
 from limpet.server.routes.graphs import known_graph
 from limpet.server.values import shown_value, shown_values
 
 
 def list_schedules(request: ApiRequest) -> dict[str, Any]:
     """All schedules, by name."""
-    return {"schedules": [_facts(each) for each in request.service.schedules.list()]}
+    service = request.service
+    return {"schedules": [_facts(service, each) for each in service.schedules.list()]}
 
 
 def show(request: ApiRequest) -> dict[str, Any]:
     """One schedule, with the statuses of its newest runs."""
-    return _facts(request.service.schedules.get(request.path["name"]))
+    service = request.service
+    return _facts(service, service.schedules.get(request.path["name"]))
 
 
 def add(request: ApiRequest) -> dict[str, Any]:
     """Have runs of a graph start at planned times. The same schedule twice is one."""
     values = {name: value for name, value in request.values.items() if value is not None}
-    graph = known_graph(request.service, values.pop("graph"))
-    return _facts(request.service.schedules.add(values.pop("name"), graph, **values))
+    service = request.service
+    graph = known_graph(service, values.pop("graph"))
+    return _facts(service, service.schedules.add(values.pop("name"), graph, **values))
 
 
 def next_times(request: ApiRequest) -> dict[str, Any]:
@@ -71,13 +85,25 @@ def workers(request: ApiRequest) -> dict[str, Any]:
     }
 
 
-def _facts(info: ScheduleInfo) -> dict[str, Any]:
+def _facts(service: Service, info: ScheduleInfo) -> dict[str, Any]:
     facts = {
         name: value.timestamp() if isinstance(value, datetime) else value
         for name, value in info._asdict().items()
     }
     facts["recent"] = [_firing(each) for each in info.recent]
+    secrets = _secrets(service, info)
+    for name in ("input", "config"):
+        facts[name] = shown_value(facts[name], secrets)
     return shown_values(facts, ())
+
+
+def _secrets(service: Service, info: ScheduleInfo) -> frozenset[str]:
+    """The secret keys of a schedule, which are masked in `info` already, but not inside of instances of classes."""
+    known = service.known_secrets(info.graph)
+    found = find_schedule(service.store, info.name)
+    if found is None:  # it was deleted meanwhile
+        return known
+    return known.union(found[0].plan.start.secrets)
 
 
 def _firing(firing: Any) -> dict[str, Any]:

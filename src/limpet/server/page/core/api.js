@@ -111,14 +111,7 @@ export function parseExact(text) {
 
 /** A value as JSON text, in one line or indented. */
 export function textOf(value, indent = 0) {
-  if (!hasBigInt(value)) return JSON.stringify(value, null, indent);
   return JSON.stringify(value, (key, each) => (typeof each === "bigint" ? rawNumber(each) : each), indent);
-}
-
-function hasBigInt(value) {
-  if (typeof value === "bigint") return true;
-  if (typeof value !== "object" || value === null) return false;
-  return Object.values(value).some(hasBigInt);
 }
 
 function rawNumber(value) {

@@ -54,6 +54,7 @@ export function setName(name) {
 }
 
 const layers = [];
+const SAME_KEYS = { ArrowDown: "j", ArrowUp: "k" };
 
 /** Use these keys until the returned function is called; those that were added last come first. */
 export function useKeys(keys) {
@@ -73,7 +74,7 @@ export function isTyping(element) {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
-  const key = event.key;
+  const key = SAME_KEYS[event.key] ?? event.key;
   if (isTyping(event.target) && key !== "Escape") return;
   if (key === "Enter" && event.target.closest("a, button, summary, input")) return; // they have their own
   for (const keys of layers.toReversed()) {

@@ -4,7 +4,7 @@ import { get, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
 import { codeBlock, codePanel, startCode, textField } from "../parts/code.js";
-import { complain, say } from "../parts/dialog.js";
+import { attempt, say } from "../parts/dialog.js";
 import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";
 import { count } from "../parts/labels.js";
 import { GraphView } from "../run/views.js";
@@ -14,13 +14,10 @@ import { runsTable } from "../runs/lists.js";
 export class GraphsPage {
   title = "Graphs";
 
-  async start() {
-    try {
+  start() {
+    return attempt(async () => {
       this.graphs = (await get("/graphs")).graphs;
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+    });
   }
 
   stop() {}
@@ -71,19 +68,16 @@ export class GraphPage {
     this.runs = [];
   }
 
-  async start() {
+  start() {
     const isKnown = this.about.graphs.includes(this.name);
-    try {
+    return attempt(async () => {
       [this.graph, { runs: this.runs }] = await Promise.all([
         isKnown ? get(`/graphs/${encodeURIComponent(this.name)}`) : null,
         get("/runs", { graph: this.name, limit: RECENT }),
       ]);
       if (this.graph && !this.about.read_only) this.form = new StartForm(this.graph);
       await this.picture.load(this.graph);
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   stop() {}
@@ -165,7 +159,7 @@ export class StartForm {
   async start(event) {
     event.preventDefault();
     this.problem = "";
-    try {
+    await attempt(async () => {
       const input = this.field.read();
       const given = input === EMPTY ? {} : input;
       this.isWorking = true;
@@ -175,9 +169,7 @@ export class StartForm {
       const run = await post(`/graphs/${encodeURIComponent(this.graph.name)}/runs`, body);
       say(`started ${run.run_id}`);
       go(pageUrl("runs", run.run_id));
-    } catch (error) {
-      this.problem = error.message;
-    }
+    }, this);
     this.isWorking = false;
     refresh();
   }

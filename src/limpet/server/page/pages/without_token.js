@@ -2,6 +2,7 @@
 
 import { get, logIn, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
+import { attempt } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { timeView } from "../parts/labels.js";
 
@@ -21,13 +22,10 @@ export class LoginPage {
   async submit(event) {
     event.preventDefault();
     this.problem = "";
-    try {
+    await attempt(async () => {
       await logIn(this.token.trim());
       this.whenDone();
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   view() {
@@ -61,16 +59,13 @@ export class AnswerPage {
     this.path = `/questions/${encodeURIComponent(parts[1] ?? "")}`;
   }
 
-  async start() {
-    try {
+  start() {
+    return attempt(async () => {
       this.found = await get(this.path);
       if (this.found.question) {
         this.form = new QuestionForm(this.found.question, (value) => this.answer(value), { asksName: false });
       }
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   stop() {}

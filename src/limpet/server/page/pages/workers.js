@@ -1,11 +1,11 @@
 /** What starts runs by itself, and who executes them: schedules and workers. */
 
 import { get, post, remove } from "../core/api.js";
-import { h, refresh } from "../core/dom.js";
+import { h } from "../core/dom.js";
 import { settings } from "../core/reader.js";
 import { pageUrl } from "../core/router.js";
 import { args, codeBlock, confirm } from "../parts/code.js";
-import { complain, say } from "../parts/dialog.js";
+import { attempt, say } from "../parts/dialog.js";
 import { count, statusMark, timeView } from "../parts/labels.js";
 import { termText } from "../runs/filter.js";
 
@@ -35,13 +35,8 @@ class ReloadedPage {
     clearInterval(this.timer);
   }
 
-  async reload() {
-    try {
-      await this.load();
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+  reload() {
+    return attempt(() => this.load());
   }
 
   table(columns, things) {
@@ -102,28 +97,12 @@ export class SchedulesPage extends ReloadedPage {
   actions(schedule) {
     const { name, status } = schedule;
     const path = `/schedules/${encodeURIComponent(name)}`;
+    const button = (word, onclick) => h("button.small", { key: word, onclick }, word);
+    const change = status === "paused" ? "resume" : "pause";
     return [
-      h(
-        "button",
-        {
-          key: "now",
-          class: "small",
-          onclick: () => this.do(name, async () => this.triggered(await post(`${path}/trigger`))),
-        },
-        "run now",
-      ),
-      status === "paused"
-        ? h(
-            "button",
-            { key: "resume", class: "small", onclick: () => this.do(name, () => post(`${path}/resume`)) },
-            "resume",
-          )
-        : h(
-            "button",
-            { key: "pause", class: "small", onclick: () => this.do(name, () => post(`${path}/pause`)) },
-            "pause",
-          ),
-      h("button", { key: "delete", class: "small", onclick: () => this.confirmDelete(name, path) }, "delete"),
+      button("run now", () => this.do(async () => this.triggered(await post(`${path}/trigger`)))),
+      button(change, () => this.do(() => post(`${path}/${change}`))),
+      button("delete", () => this.confirmDelete(name, path)),
     ];
   }
 
@@ -131,14 +110,11 @@ export class SchedulesPage extends ReloadedPage {
     say(`the next worker starts ${id}`, { href: pageUrl("runs", id), text: "open" });
   }
 
-  async do(name, action) {
-    try {
+  do(action) {
+    return attempt(async () => {
       await action();
       await this.load();
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+    });
   }
 
   confirmDelete(name, path) {

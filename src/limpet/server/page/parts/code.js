@@ -2,7 +2,7 @@
 
 import { textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { closeDialog, openDialog, say } from "./dialog.js";
+import { attempt, closeDialog, openDialog, say } from "./dialog.js";
 
 /** Both, closed until they are asked for. */
 export function codePanel(code) {
@@ -41,6 +41,11 @@ export async function copy(text, what = "copied") {
 /** A button that copies; `text` is called when it is clicked. */
 export function copyButton(label, text, what) {
   return h("button.small", { type: "button", onclick: async () => copy(await text(), what) }, label);
+}
+
+/** A button that copies a value as JSON. */
+export function copyJsonButton(value) {
+  return copyButton("copy JSON", () => textOf(value, 2), "copied as JSON");
 }
 
 /** A word as a shell takes it. */
@@ -182,11 +187,7 @@ export function actionForm({ work, title, about, ask = null, code = null, tone =
     event.preventDefault();
     Object.assign(work, { isWorking: true, problem: "" });
     refresh();
-    try {
-      await action();
-    } catch (error) {
-      work.problem = error.message;
-    }
+    await attempt(action, work);
     work.isWorking = false;
     refresh();
   };

@@ -26,8 +26,12 @@ export function closeDialog() {
   requestAnimationFrame(() => (menu?.firstElementChild ?? closed.before)?.focus());
 }
 
-/** The dialog, if one is open. */
-export function dialogView() {
+/** What is under the dialog, which can't be reached while one is open; and the dialog. */
+export function withDialog(...page) {
+  return [h("div", { inert: opened !== null }, page), dialogView()];
+}
+
+function dialogView() {
   if (!opened) return null;
   const { title, view, wide } = opened;
   return h(
@@ -46,7 +50,6 @@ export function dialogView() {
         "aria-modal": "true",
         "aria-label": title,
         tabindex: -1,
-        onkeydown: keepFocus,
       },
       h("header", h("h2", title), h("button.plain", { "aria-label": "close", onclick: closeDialog }, "×")),
       h("div.dialog-body", view()),
@@ -54,26 +57,13 @@ export function dialogView() {
   );
 }
 
-function focusable(element) {
-  return [...element.querySelectorAll("input, select, textarea, button, a[href], summary")].filter(
-    (each) => !each.disabled,
-  );
-}
+const FOCUSABLE = ["input", "select", "textarea", "button:enabled", "summary"];
 
 function focusFirst(element) {
   if (!opened?.isNew) return;
   opened.isNew = false;
-  const wanted = element.querySelector("[autofocus]") ?? focusable(element).find((each) => !each.matches("header *"));
-  (wanted ?? element).focus();
-}
-
-function keepFocus(event) {
-  if (event.key !== "Tab") return;
-  const all = focusable(event.currentTarget);
-  const edge = event.shiftKey ? all[0] : all[all.length - 1];
-  if (document.activeElement !== edge && document.activeElement !== event.currentTarget) return;
-  event.preventDefault();
-  (event.shiftKey ? all[all.length - 1] : all[0])?.focus();
+  const inside = FOCUSABLE.map((each) => `.dialog-body ${each}`).join();
+  (element.querySelector("[autofocus]") ?? element.querySelector(inside) ?? element).focus();
 }
 
 const SHOWN_FOR = 5000;
@@ -90,6 +80,18 @@ export function say(text, link = null) {
 export function complain(error) {
   if (error.name === "AbortError" || error.code === "no-token") return;
   add("failed", error.message, null);
+}
+
+/** Do something, and show the page again. What goes wrong is the `problem` of a view then, or is said. */
+export async function attempt(action, view = null) {
+  try {
+    await action();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    if (view) view.problem = error.message;
+    else complain(error);
+  }
+  refresh();
 }
 
 function add(tone, text, link) {

@@ -8,7 +8,8 @@ import { complain } from "./dialog.js";
 import { timeView } from "./labels.js";
 import { shortForm } from "./values.js";
 
-const FEW_BUTTONS = 6;
+/** Choices up to which all are shown, and characters of one on a button. */
+const FEW = 6;
 const SHORT = 24;
 
 /** The form of one question. `answer(value, by)` sends it, and is awaited; `code` does the same without this page. */
@@ -22,9 +23,8 @@ export class QuestionForm {
     this.problem = "";
     this.buttons = hasButtons(question) ? (question.choices ?? [true, false]) : null;
     if (this.buttons) return;
-    const schema = question.choices ? { enum: question.choices } : (question.schema ?? {});
-    this.field = fieldFor(schema, { secret: question.secret, isRequired: true });
-    if (!question.choices && !question.schema) this.field = fieldFor({ type: "string" }, { secret: question.secret });
+    const schema = question.choices ? { enum: question.choices } : (question.schema ?? { type: "string" });
+    this.field = fieldFor(schema, { secret: question.secret });
   }
 
   view() {
@@ -101,7 +101,7 @@ export class QuestionForm {
 /** Whether the answers to a question fit on a few buttons. */
 export function hasButtons({ choices, schema }) {
   if (!choices) return schema?.type === "boolean";
-  return choices.length <= FEW_BUTTONS && choices.every((each) => shortForm(each).length <= SHORT);
+  return choices.length <= FEW && choices.every((each) => shortForm(each).length <= SHORT);
 }
 
 function buttonText(value) {
@@ -110,7 +110,6 @@ function buttonText(value) {
   return typeof value === "string" ? value : shortForm(value);
 }
 
-const FEW = 6;
 const MAX_DEPTH = 3;
 let lastId = 0;
 
@@ -227,10 +226,20 @@ class Field {
     return EMPTY;
   }
 
-  set(text) {
-    this.text = text;
-    this.problem = "";
-    refresh();
+  /** What controls have in which a text is typed. */
+  typed(properties) {
+    const oninput = (event) => {
+      this.text = event.target.value;
+      this.isTouched = true;
+      this.problem = "";
+      refresh();
+    };
+    return { id: this.id, value: this.text, spellcheck: "false", autocomplete: "off", oninput, ...properties };
+  }
+
+  area(least, most, properties) {
+    const rows = Math.min(Math.max(this.text.split("\n").length, least), most);
+    return h("textarea", this.typed({ rows, ...properties }));
   }
 }
 
@@ -242,19 +251,9 @@ class TextField extends Field {
   }
 
   control() {
-    const shared = {
-      id: this.id,
-      value: this.text,
-      spellcheck: "false",
-      autocomplete: "off",
-      placeholder: this.schema.format ?? this.schema.examples?.[0] ?? null,
-      oninput: (event) => {
-        this.isTouched = true;
-        this.set(event.target.value);
-      },
-    };
-    if (this.secret) return h("input", { ...shared, type: "password" });
-    return h("textarea", { ...shared, rows: Math.min(Math.max(this.text.split("\n").length, 1), 8) });
+    const placeholder = this.schema.format ?? this.schema.examples?.[0] ?? null;
+    if (this.secret) return h("input", this.typed({ placeholder, type: "password" }));
+    return this.area(1, 8, { placeholder });
   }
 
   value() {
@@ -270,13 +269,7 @@ class NumberField extends Field {
   }
 
   control() {
-    return h("input", {
-      id: this.id,
-      value: this.text,
-      inputmode: "decimal",
-      autocomplete: "off",
-      oninput: (event) => this.set(event.target.value),
-    });
+    return h("input", this.typed({ inputmode: "decimal" }));
   }
 
   value() {
@@ -367,15 +360,8 @@ export class JsonField extends Field {
   }
 
   control() {
-    return h("textarea", {
-      id: this.id,
-      class: "code-input",
-      value: this.text,
-      rows: Math.min(Math.max(this.text.split("\n").length, 2), 16),
-      spellcheck: "false",
-      placeholder: typeOf(this.schema) === undefined ? "text, or JSON such as 3, true, [1, 2]" : "JSON",
-      oninput: (event) => this.set(event.target.value),
-    });
+    const placeholder = typeOf(this.schema) === undefined ? "text, or JSON such as 3, true, [1, 2]" : "JSON";
+    return this.area(2, 16, { class: "code-input", placeholder });
   }
 
   value() {

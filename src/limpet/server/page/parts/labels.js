@@ -16,7 +16,7 @@ export function relativeTime(seconds, now = serverNow()) {
   const size = Math.abs(distance);
   if (size < 1.5) return "now";
   if (size > 60 * 86400) return exactTime(seconds).slice(0, 10);
-  const [unit, name] = UNITS.find(([each]) => size >= each) ?? [1, "s"];
+  const [unit, name] = UNITS.find(([each]) => size >= each);
   const text = `${Math.floor(size / unit)} ${name}`;
   return distance < 0 ? `${text} ago` : `in ${text}`;
 }
@@ -77,11 +77,6 @@ export function shortId(id, length = 28) {
 export function shortText(text, length = 120) {
   const line = text.replace(/\s+/g, " ").trim();
   return line.length <= length ? line : `${line.slice(0, length - 1)}…`;
-}
-
-/** A process in a few words: its host and its number. */
-export function processName(holder) {
-  return holder.length <= 40 ? holder : shortId(holder, 40);
 }
 
 /** For each status of a run, a step or a worker: its colours, and the shape in its badge. */

@@ -84,10 +84,8 @@ function items(value, path, tree, depth) {
 
 function leaf(value, path, tree) {
   if (typeof value === "string") return textLeaf(value, path, tree);
-  if (value === null) return h("span.tree-none", "None");
-  if (typeof value === "boolean") return h("span.tree-word", value ? "True" : "False");
-  if (isContainer(value)) return h("span.faint", Array.isArray(value) ? "[]" : "{}");
-  return h("span.tree-number", String(value));
+  if (isContainer(value)) return h("span.faint", shortForm(value));
+  return h("span.tree-word", pythonWord(value));
 }
 
 function textLeaf(value, path, tree) {
@@ -160,14 +158,14 @@ export function diffView({ changes, load = null, tree }) {
   );
 }
 
-function keyChange(key, change, load, tree) {
+function keyChange(key, change, load, tree, path = key) {
   const hasSize = "before_size" in change || "after_size" in change;
   return h(
     "li",
     { key, class: `diff-key diff-${change.change}` },
     h("span.diff-sign", { title: change.change }, SIGNS[change.change]),
     h("span.tree-key", key),
-    hasSize ? sizes(key, change, load) : inside(key, change, tree),
+    hasSize ? sizes(key, change, load) : inside(path, change, tree),
   );
 }
 
@@ -178,10 +176,10 @@ function sizes(key, change, load) {
   return h("button.small", { disabled: !load, onclick: () => load(key) }, `${words.join(" → ")}, show`);
 }
 
-function inside(key, change, tree) {
-  if (change.change === "added") return valueTree(change.after, tree, `+${key}`);
-  if (change.change === "removed") return h("span.diff-old", shortForm(change.before));
-  return difference(change.before, change.after, key, tree);
+function inside(path, { change, before, after }, tree) {
+  if (change === "added") return valueTree(after, tree, `+${path}`);
+  if (change === "removed") return h("span.diff-old", shortForm(before));
+  return difference(before, after, path, tree);
 }
 
 /** How one value differs from another. */
@@ -222,22 +220,12 @@ function sizeChange(before, after) {
 function dictDifference(before, after, path, tree) {
   const rows = [];
   for (const name of new Set([...Object.keys(before), ...Object.keys(after)])) {
-    const inner = `${path}\0${name}`;
-    if (!Object.hasOwn(before, name)) rows.push(keyChange(name, { change: "added", after: after[name] }, null, tree));
-    else if (!Object.hasOwn(after, name))
-      rows.push(keyChange(name, { change: "removed", before: before[name] }, null, tree));
-    else if (!isSame(before[name], after[name])) {
-      const part = difference(before[name], after[name], inner, tree);
-      rows.push(
-        h(
-          "li",
-          { key: name, class: "diff-key diff-changed" },
-          h("span.diff-sign", SIGNS.changed),
-          h("span.tree-key", name),
-          part,
-        ),
-      );
-    }
+    let change = "changed";
+    if (!Object.hasOwn(before, name)) change = "added";
+    else if (!Object.hasOwn(after, name)) change = "removed";
+    else if (isSame(before[name], after[name])) continue;
+    const values = { change, before: before[name], after: after[name] };
+    rows.push(keyChange(name, values, null, tree, `${path}\0${name}`));
   }
   return h("ul.diff.diff-inside", rows.slice(0, SHOWN), more(rows.length));
 }

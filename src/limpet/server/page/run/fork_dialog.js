@@ -4,7 +4,7 @@ import { get, parseExact, post, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
 import { actionForm, forkCode, textField } from "../parts/code.js";
-import { closeDialog, openDialog, say } from "../parts/dialog.js";
+import { attempt, closeDialog, openDialog, say } from "../parts/dialog.js";
 import { size } from "../parts/labels.js";
 
 /** Open the dialog. `knowsGraph` says whether the server has the code of the graph, which edits and new runs need. */
@@ -35,29 +35,23 @@ class ForkWork {
     this.texts = null;
     this.problem = "";
     refresh();
-    try {
+    await attempt(async () => {
       const found = await get(runPath(this.run.run_id, "/state"), { step });
       if (step !== this.step) return;
       this.original = Object.fromEntries(Object.entries(found.values).map(([key, value]) => [key, textOf(value, 2)]));
       this.texts = { ...this.original, ...edited };
       this.large = found.large;
       this.foreign = found.not_json;
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
-  async loadLarge(key) {
-    try {
+  loadLarge(key) {
+    return attempt(async () => {
       const found = await get(runPath(this.run.run_id, "/state"), { step: this.step, key });
       this.original[key] = textOf(found.values[key], 2);
       this.texts[key] = this.original[key];
       delete this.large[key];
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   /** The texts of the values that were edited. */

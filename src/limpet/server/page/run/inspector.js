@@ -1,13 +1,14 @@
 /** What a step did: its error, its questions, what changed, what it emitted, and its times. */
 
-import { get, runPath, textOf } from "../core/api.js";
+import { get, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { serverNow } from "../core/reader.js";
-import { codePanel, copyButton, stateCode } from "../parts/code.js";
-import { complain } from "../parts/dialog.js";
+import { codePanel, copyButton, copyJsonButton, stateCode } from "../parts/code.js";
+import { attempt } from "../parts/dialog.js";
 import { count, exactTime, size, span, statusLabel, timeView } from "../parts/labels.js";
 import { diffView, stateTree, TreeState, valueTree } from "../parts/values.js";
 import { piecesOf } from "./timeline_model.js";
+import { tabs } from "./views.js";
 
 const OUTPUT_SHOWN = 100;
 
@@ -66,38 +67,36 @@ export class Inspector {
   async loadRow(signal) {
     try {
       const detail = await get(runPath(this.id, `/timeline/${this.row.id}`), {}, { signal });
+      const changes = this.isStep() ? await this.loadChanges(signal) : null;
       if (signal.aborted) return;
-      this.detail = detail;
-      this.problem = "";
-      if (this.hasStep()) await this.loadChanges(signal);
+      Object.assign(this, { detail, changes, problem: "" });
       if (this.mode === "state" && this.hasStep()) await this.loadState();
     } catch (error) {
       if (error.name !== "AbortError" && !signal.aborted) this.problem = error.message;
     }
   }
 
-  /** The state before and after the step; where it is no longer kept, what the step's record has. */
+  /** How the state after the step differs from the one before; null if that is no longer kept. */
   async loadChanges(signal) {
-    const { row } = this;
-    if (row.branch || row.task || !row.step) return;
+    const { step } = this.row;
     try {
-      const found = await get(runPath(this.id, "/diff"), { a: row.step - 1, b: row.step }, { signal });
-      if (this.row === row) this.changes = found.changes;
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      this.changes = null;
+      return (await get(runPath(this.id, "/diff"), { a: step - 1, b: step }, { signal })).changes;
+    } catch {
+      return null;
     }
   }
 
-  async loadState() {
+  /** Whether the row is a step of its own, rather than a part of one, and is complete. */
+  isStep() {
+    return this.row.step > 0 && !this.row.branch && !this.row.task;
+  }
+
+  loadState() {
     const { row } = this;
-    try {
+    return attempt(async () => {
       const found = await get(runPath(this.id, "/state"), { step: this.stateStep() });
       if (this.row === row) this.state = found;
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+    });
   }
 
   /** The step whose state is shown: its own, or of a row that hasn't completed the one before. */
@@ -225,27 +224,14 @@ export class Inspector {
 
   content() {
     if (this.row.kind === "branch" && !this.hasStep()) return null;
-    const modes = this.changes || !this.hasStep() ? ["changed", "update", "state"] : ["update", "state"];
+    const hasChanges = !this.hasStep() || (this.isStep() && (this.changes || !this.detail));
+    const modes = [...(hasChanges ? ["changed"] : []), "update", "state"];
     const chosen = modes.includes(this.mode) ? this.mode : modes[0];
-    const labels = { changed: "changed", update: "update", state: "state" };
     return h(
       "section.panel",
       h(
         "div.segments",
-        { role: "tablist" },
-        modes.map((mode) =>
-          h(
-            "button",
-            {
-              key: mode,
-              role: "tab",
-              "aria-selected": String(mode === chosen),
-              class: mode === chosen ? "chosen" : "",
-              onclick: () => this.setMode(mode),
-            },
-            labels[mode],
-          ),
-        ),
+        tabs(modes, chosen, (mode) => this.setMode(mode)),
         this.copyJson(chosen),
       ),
       this.problem && h("p.field-problem", this.problem),
@@ -255,7 +241,7 @@ export class Inspector {
 
   copyJson(mode) {
     const data = { changed: this.changes, update: this.detail?.update, state: this.state?.values }[mode];
-    return data ? copyButton("copy JSON", () => textOf(data, 2), "copied as JSON") : null;
+    return data && copyJsonButton(data);
   }
 
   setMode(mode) {
@@ -299,13 +285,8 @@ export class Inspector {
   }
 
   /** Load a large value, and put it with those that are shown: `change` gets what the server answered. */
-  async loadLarge(rest, query, change) {
-    try {
-      change(await get(runPath(this.id, rest), query));
-    } catch (error) {
-      complain(error);
-    }
-    refresh();
+  loadLarge(rest, query, change) {
+    return attempt(async () => change(await get(runPath(this.id, rest), query)));
   }
 
   loadChange(key) {
@@ -338,15 +319,7 @@ export class Inspector {
       h(
         "h3",
         `emitted · ${count(this.row.output ?? output.length, "item")}`,
-        copyButton(
-          "copy JSON",
-          () =>
-            textOf(
-              output.map((each) => each.data),
-              2,
-            ),
-          "copied as JSON",
-        ),
+        copyJsonButton(output.map((each) => each.data)),
       ),
       this.detail.more_output && h("p.faint", "only the newest are shown"),
       isText

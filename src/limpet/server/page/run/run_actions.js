@@ -6,7 +6,7 @@ import { go, pageUrl } from "../core/router.js";
 import { answerCode, confirm, copy, copyButton, rollbackCode, runCode, sendCode, textField } from "../parts/code.js";
 import { say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
-import { count, processName, shortId, span, statusLabel, timeView } from "../parts/labels.js";
+import { count, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { termText } from "../runs/filter.js";
 import { isOver } from "../runs/lists.js";
 
@@ -44,7 +44,7 @@ function facts(run, children) {
     isOver(run) && h("span", span(run.updated - run.created)),
     h("span", count(run.step, "step")),
     run.queue !== "default" && h("span", `queue ${run.queue}`),
-    run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${processName(run.held_by)}`),
+    run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${shortId(run.held_by, 40)}`),
     run.deadline && !isOver(run) && h("span", "deadline ", timeView(run.deadline)),
     run.parent && h("span", "started by ", runLink(run.parent)),
     run.forked_from && h("span", "forked from ", runLink(originOf(run))),
@@ -60,12 +60,8 @@ function runLink(id) {
 }
 
 function buttons(run, actions, isReadOnly) {
-  const download = h(
-    "a.button",
-    { href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` },
-    "export",
-  );
-  if (isReadOnly) return [download];
+  const file = { href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` };
+  if (isReadOnly) return h("a.button", file, "export");
   const { main, more } = actionsFor(run);
   return [
     main.map((name) =>
@@ -79,7 +75,7 @@ function buttons(run, actions, isReadOnly) {
         "div.menu-items",
         { onclick: (event) => event.currentTarget.parentElement.removeAttribute("open") },
         more.map((name) => h("button", { key: name, onclick: () => actions[name]() }, name)),
-        h("a.menu-link", { href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` }, "export"),
+        h("a.menu-link", file, "export"),
       ),
     ),
   ];
@@ -102,8 +98,6 @@ export function actionsFor(run) {
   more.push("rollback", "delete");
   return { main, more };
 }
-
-const HANDED = "handed to the workers";
 
 /** The actions of a run: each asks what it needs, does it, and calls `whenDone`. */
 export class RunActions {
@@ -135,31 +129,23 @@ export class RunActions {
     confirm({ whenDone, ...options });
   }
 
-  retry() {
-    const about = "The workers continue the run from where it stopped. Finished steps don't run again.";
-    this.confirm(HANDED, {
-      title: "Retry",
-      about,
+  retry(title = "Retry") {
+    this.confirm("handed to the workers", {
+      title,
+      about: "The workers continue the run from where it stopped. Finished steps don't run again.",
       code: () => runCode("retry", this.id),
       action: () => this.post("/retry"),
     });
   }
 
   resume() {
-    const about = "The workers continue the run from here.";
-    this.confirm(HANDED, {
-      title: "Resume",
-      about,
-      code: () => runCode("retry", this.id),
-      action: () => this.post("/retry"),
-    });
+    this.retry("Resume");
   }
 
   approve() {
-    const about = this.run.reason ?? "The run continues.";
     this.confirm("approved", {
       title: "Approve",
-      about,
+      about: this.run.reason ?? "The run continues.",
       code: () => answerCode(this.id),
       action: () => this.post("/answer"),
     });

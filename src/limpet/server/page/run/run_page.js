@@ -5,15 +5,15 @@ import { h, refresh } from "../core/dom.js";
 import { serverNow, settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { answerCode } from "../parts/code.js";
-import { complain, say } from "../parts/dialog.js";
+import { attempt, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/lists.js";
 import { openForkDialog } from "./fork_dialog.js";
 import { Inspector } from "./inspector.js";
-import { RunActions, runHeader } from "./run_actions.js";
+import { actionsFor, RunActions, runHeader } from "./run_actions.js";
 import { TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
-import { EventsView, GraphView, StateView } from "./views.js";
+import { EventsView, GraphView, StateView, tabs } from "./views.js";
 
 const VIEWS = ["timeline", "graph", "state", "events"];
 /** Milliseconds after which a run that has ended is looked at again: another process may retry it. */
@@ -48,8 +48,6 @@ export class RunPage {
     this.leaveKeys = useKeys({
       j: () => this.move(1),
       k: () => this.move(-1),
-      ArrowDown: () => this.move(1),
-      ArrowUp: () => this.move(-1),
       ArrowLeft: () => this.openRow(false),
       ArrowRight: () => this.openRow(true),
       Escape: () => this.leave(),
@@ -230,17 +228,9 @@ export class RunPage {
 
   press(...names) {
     if (!this.run || this.about.read_only) return;
-    const name = names.find((each) => this.allows(each));
+    const { main } = actionsFor(this.run);
+    const name = names.find((each) => main.includes(each));
     if (name) this.actions[name]();
-  }
-
-  allows(name) {
-    const stopped = ["failed", "quarantined", "cancelled"].includes(this.run.status);
-    if (name === "retry") return stopped;
-    if (name === "approve") return this.run.waits_for_approval;
-    if (name === "resume")
-      return this.run.status === "paused" && !this.run.questions.length && !this.run.waits_for_approval;
-    return true;
   }
 
   fork(step) {
@@ -278,12 +268,10 @@ export class RunPage {
       refresh();
       return;
     }
-    try {
+    await attempt(async () => {
       this.graphFacts ??= await get(`/graphs/${encodeURIComponent(this.run.graph)}`);
       await this.graph.load(this.graphFacts);
-    } catch (error) {
-      complain(error);
-    }
+    });
   }
 
   async loadChildren() {
@@ -327,8 +315,7 @@ export class RunPage {
   view() {
     if (this.problem) return this.missing();
     if (!this.run) return h("main.run-page", h("p.faint.loading", "loading …"));
-    const now = settings.paused ? (this.pausedAt ??= this.now()) : this.now();
-    if (!settings.paused) this.pausedAt = null;
+    if (!settings.paused || !this.shownAt) this.shownAt = serverNow();
     return h(
       "main",
       { class: `run-page${this.isSheetOpen ? " sheet-open" : ""}` },
@@ -336,38 +323,14 @@ export class RunPage {
       this.unserved(),
       h(
         "div.run-body",
-        h("div.run-main", this.tabs(), this.content(now)),
+        h("div.run-main", tabs(VIEWS, this.viewName, (view) => this.show(view)), this.content()),
         this.inspector.view(this.run, this.questionForms(), this.about.read_only),
         h("button.sheet-close", { onclick: () => ((this.isSheetOpen = false), refresh()) }, "back to the timeline"),
       ),
     );
   }
 
-  now() {
-    return serverNow();
-  }
-
-  tabs() {
-    return h(
-      "div.tabs",
-      { role: "tablist" },
-      VIEWS.map((view) =>
-        h(
-          "button",
-          {
-            key: view,
-            role: "tab",
-            "aria-selected": String(view === this.viewName),
-            class: view === this.viewName ? "chosen" : "",
-            onclick: () => this.show(view),
-          },
-          view,
-        ),
-      ),
-    );
-  }
-
-  content(now) {
+  content() {
     switch (this.viewName) {
       case "graph":
         return this.graph
@@ -378,7 +341,7 @@ export class RunPage {
       case "events":
         return this.events.view();
       default:
-        return this.timeline.view(this.run, now);
+        return this.timeline.view(this.run, this.shownAt);
     }
   }
 

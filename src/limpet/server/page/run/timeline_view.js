@@ -42,8 +42,7 @@ export class TimelineView {
   view(run, now) {
     const flat = this.model.flat();
     const axis = this.axis(flat, now);
-    const ghosts = this.ghosts(run, now);
-    const all = [...flat, ...ghosts];
+    const all = [...flat, ...this.activeRows().map((row) => ({ row, depth: 0 }))];
     const [first, last] = this.visible(all.length);
     return h(
       "section.timeline",
@@ -117,10 +116,6 @@ export class TimelineView {
       branch: each.branch,
       isActive: true,
     }));
-  }
-
-  ghosts() {
-    return this.activeRows().map((row) => ({ row, depth: 0 }));
   }
 
   trackWidth() {

@@ -1,9 +1,10 @@
-/** More views of runs: the graph as a picture, the state after a step, all events, and two runs side by side. */
+/** Views of runs, and how one is chosen: the graph as a picture, the state after a step, all events, and two runs side by side. */
 
-import { get, getText, runPath, textOf } from "../core/api.js";
+import { get, getText, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { pageUrl, setQuery } from "../core/router.js";
-import { codePanel, copyButton, stateCode } from "../parts/code.js";
+import { codePanel, copyJsonButton, stateCode } from "../parts/code.js";
+import { attempt } from "../parts/dialog.js";
 import { count, exactTime, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { diffView, shortForm, stateTree, TreeState, valueTree } from "../parts/values.js";
 import { isOver, whatOf } from "../runs/lists.js";
@@ -24,19 +25,15 @@ export class GraphView {
   /** Load the picture; `facts` are those of the graph, null if the server doesn't know it. */
   async load(facts) {
     this.facts = facts;
-    if (!facts) return;
-    if (facts.nodes.length > MOST_NODES) return;
-    try {
+    if (!facts || facts.nodes.length > MOST_NODES) return;
+    await attempt(async () => {
       const text = await getText(`/graphs/${encodeURIComponent(this.graph)}/picture`, { run_id: this.runId });
       if (text !== this.text) {
         this.text = text;
         this.picture = pictureOf(text);
         this.problem = "";
       }
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   view(rows = [], selected = null) {
@@ -103,26 +100,32 @@ function sameNode(shape, path) {
   return plain === path || plain.endsWith(`/${path}`) || path.endsWith(`/${plain}`);
 }
 
+/** Buttons for several views of a thing, of which one is `chosen`. */
+export function tabs(names, chosen, choose) {
+  return h(
+    "div.tabs",
+    { role: "tablist" },
+    names.map((name) =>
+      h(
+        "button",
+        {
+          key: name,
+          role: "tab",
+          "aria-selected": String(name === chosen),
+          class: name === chosen ? "chosen" : "",
+          onclick: () => choose(name),
+        },
+        name,
+      ),
+    ),
+  );
+}
+
 const SVG = "http://www.w3.org/2000/svg";
-const SHAPES = new Set(["svg", "g", "path", "rect", "circle", "text", "tspan", "title", "desc"]);
-const ATTRIBUTES = new Set([
-  "class",
-  "d",
-  "x",
-  "y",
-  "width",
-  "height",
-  "rx",
-  "r",
-  "cx",
-  "cy",
-  "dx",
-  "viewBox",
-  "transform",
-  "data-node",
-  "role",
-  "aria-label",
-]);
+const SHAPES = new Set("svg g path rect circle text tspan title desc".split(" "));
+const ATTRIBUTES = new Set(
+  "class d x y width height rx r cx cy dx viewBox transform data-node role aria-label".split(" "),
+);
 
 /** The elements of a picture. Throws an `Error` for what isn't one. */
 export function pictureOf(text) {
@@ -158,14 +161,10 @@ export class StateView {
     this.request = new AbortController();
     this.step = step;
     this.problem = "";
-    try {
-      this.state = await get(runPath(this.id, "/state"), { step }, { signal: this.request.signal });
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.state = null;
-      this.problem = error.message;
-    }
-    refresh();
+    const { signal } = this.request;
+    await attempt(async () => {
+      this.state = await get(runPath(this.id, "/state"), { step }, { signal });
+    }, this);
   }
 
   async loadKey(key) {
@@ -176,8 +175,8 @@ export class StateView {
   }
 
   view(run) {
-    const step = this.step ?? run.step;
     const choose = (event) => this.load(Number(event.target.value));
+    const chosen = { min: 0, max: run.step, value: String(this.step ?? run.step), onchange: choose };
     return h(
       "section.state-view",
       h(
@@ -185,21 +184,15 @@ export class StateView {
         h(
           "label",
           "after step ",
-          h("input", { type: "number", min: 0, max: run.step, value: String(step), onchange: choose }),
+          h("input", { type: "number", ...chosen }),
         ),
-        h("input", {
-          type: "range",
-          "aria-label": "step",
-          min: 0,
-          max: run.step,
-          value: String(step),
-          onchange: choose,
-        }),
+        h("input", { type: "range", "aria-label": "step", ...chosen }),
         h("button.small", { disabled: this.step === null, onclick: () => this.load(null) }, "newest"),
-        this.state && copyButton("copy JSON", () => textOf(this.state.values, 2), "copied as JSON"),
+        this.state && copyJsonButton(this.state.values),
       ),
       this.problem && h("p.field-problem", this.problem),
       this.state &&
+        !this.problem &&
         stateTree({
           values: this.state.values,
           large: this.state.large,
@@ -234,17 +227,13 @@ export class EventsView {
     this.request = new AbortController();
     const { signal } = this.request;
     this.problem = "";
-    try {
+    await attempt(async () => {
       const query = { after: this.next, type: this.type, limit: PAGE };
       const found = await get(runPath(this.id, "/events"), query, { signal });
       this.events = [...this.events, ...found.events];
       this.next = found.next;
       this.hasMore = found.more;
-    } catch (error) {
-      if (error.name === "AbortError") return;
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   choose(type) {
@@ -305,28 +294,23 @@ export class ComparePage {
     ];
   }
 
-  async start() {
-    try {
+  start() {
+    return attempt(async () => {
       await Promise.all(this.sides.map(async (side) => (side.run = await get(runPath(side.id)))));
       await this.load();
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   stop() {}
 
   async load(key = null) {
     const [a, b] = this.sides;
-    try {
+    await attempt(async () => {
       const found = await get(runPath(a.id, "/compare"), { with: b.id, step: a.step, with_step: b.step, key });
       this.changes = key === null ? found.changes : { ...this.changes, ...found.changes };
       if (key === null) this.same = found.same;
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+      this.problem = "";
+    }, this);
   }
 
   view() {

@@ -1,28 +1,28 @@
 /** The same for many runs: how many, a confirmation, and an outcome for each. */
 
 import { post } from "../core/api.js";
-import { h, refresh } from "../core/dom.js";
+import { h } from "../core/dom.js";
 import { pageUrl } from "../core/router.js";
 import { actionForm, bulkCode } from "../parts/code.js";
-import { closeDialog, openDialog } from "../parts/dialog.js";
+import { attempt, closeDialog, openDialog } from "../parts/dialog.js";
 import { count } from "../parts/labels.js";
 
 /** Runs that one request deals with, at most. */
 const AT_ONCE = 1000;
 const SHOWN = 200;
-const WORDS = { retry: "Retry", cancel: "Cancel", delete: "Delete" };
 const DONE = { retry: "handed to the workers", cancel: "cancelled", delete: "deleted" };
 
 /** Ask whether to do this with runs: those with these `ids`, or all that match `filters`. */
 export function openBulkDialog(verb, { ids = null, filters = {}, whenDone }) {
   const work = new BulkWork(verb, ids, filters, whenDone);
-  openDialog({ title: `${WORDS[verb]} runs`, view: () => work.view(), wide: true });
+  openDialog({ title: `${work.word} runs`, view: () => work.view(), wide: true });
   work.plan();
 }
 
 class BulkWork {
   constructor(verb, ids, filters, whenDone) {
     this.verb = verb;
+    this.word = verb[0].toUpperCase() + verb.slice(1);
     this.ids = ids;
     this.filters = filters;
     this.whenDone = whenDone;
@@ -40,19 +40,18 @@ class BulkWork {
     return { ...this.filters, limit: AT_ONCE, ...(!this.hasFilter && { all_runs: true }) };
   }
 
-  async plan() {
-    try {
+  plan() {
+    return attempt(async () => {
       this.planned = await post(`/runs/${this.verb}`, { ...this.body, dry_run: true });
-    } catch (error) {
-      this.problem = error.message;
-    }
-    refresh();
+    }, this);
   }
 
   /** Do it with those that the reader has seen, whatever matches by now. */
   async start() {
-    const ids = this.planned.runs.filter((each) => each.result === "planned").map((each) => each.run_id);
-    this.outcomes = await post(`/runs/${this.verb}`, { run_ids: ids });
+    const left = this.planned.runs.filter((each) => each.result !== "planned");
+    const ids = this.planned.runs.filter((each) => !left.includes(each)).map((each) => each.run_id);
+    const { skipped, runs, ...found } = await post(`/runs/${this.verb}`, { run_ids: ids });
+    this.outcomes = { ...found, skipped: skipped + left.length, runs: [...runs, ...left] };
     this.whenDone();
   }
 
@@ -62,7 +61,7 @@ class BulkWork {
     if (!planned) return h("p.faint", this.problem || "looking which runs that would be …");
     return actionForm({
       work: this,
-      title: `${WORDS[this.verb]} ${count(planned.planned, "run")}`,
+      title: `${this.word} ${count(planned.planned, "run")}`,
       about: this.question(planned.planned),
       ask: [
         planned.skipped > 0 && h("p.faint", `${count(planned.skipped, "run")} can't be: see below.`),
@@ -82,7 +81,7 @@ class BulkWork {
         ? `, the newest ${count(AT_ONCE)}; do it again for the others`
         : "";
     const loss = this.verb === "delete" ? " Their journals are deleted for ever." : "";
-    return `${WORDS[this.verb]} ${count(number, "run")} ${which}${more}?${loss}`;
+    return `${this.word} ${count(number, "run")} ${which}${more}?${loss}`;
   }
 
   result() {

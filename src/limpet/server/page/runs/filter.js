@@ -88,10 +88,8 @@ export class FilterBar {
 
   suggest(input) {
     this.suggestions = suggestionsFor(input.value, input.selectionStart ?? input.value.length, this.seen());
-    const word = input.value.trim();
-    if (word && !/[\s:]/.test(word)) {
-      this.suggestions.unshift({ text: word, about: "open the run with this id", opens: word });
-    }
+    const [word] = idIn(input.value);
+    if (word) this.suggestions.unshift({ text: word, about: "open the run with this id", opens: word });
     this.chosen = -1;
     this.isOpen = true;
     refresh();
@@ -117,9 +115,10 @@ export class FilterBar {
     const input = document.getElementById("filter");
     input.value = this.text;
     input.setSelectionRange(suggestion.cursor, suggestion.cursor);
-    if (!suggestion.text.endsWith(":")) this.applyNow();
+    const isWhole = !suggestion.text.endsWith(":");
+    if (isWhole) this.applyNow();
     this.suggest(input);
-    if (!suggestion.text.endsWith(":")) this.isOpen = false;
+    this.isOpen = !isWhole;
   }
 
   key(event) {
@@ -149,9 +148,14 @@ export class FilterBar {
     }
     this.isOpen = false;
     this.applyNow();
-    const word = this.text.trim();
-    if (word && !/[\s:]/.test(word)) this.open(word, { quietly: true });
+    const [word] = idIn(this.text);
+    if (word) this.open(word, { quietly: true });
   }
+}
+
+/** The word that is the whole text, if it is one and may be the id of a run. */
+function idIn(text) {
+  return /^[^\s:]+$/.exec(text.trim()) ?? [];
 }
 
 /** The words before a colon, and the statuses, each with what it means: as the server has them. */

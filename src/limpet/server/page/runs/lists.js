@@ -3,9 +3,9 @@
 import { get, post, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { pageUrl } from "../core/router.js";
-import { complain, say } from "../parts/dialog.js";
+import { attempt, say } from "../parts/dialog.js";
 import { hasButtons, QuestionForm } from "../parts/forms.js";
-import { count, processName, relativeTime, shortId, shortText, span, statusMark, timeView } from "../parts/labels.js";
+import { count, relativeTime, shortId, shortText, span, statusMark, timeView } from "../parts/labels.js";
 
 /** The table. `selection` has the ids that are selected; `chosen` is the row for the keyboard. */
 export function runsTable({ runs, selection = null, toggle = null, toggleAll = null, chosen = -1 }) {
@@ -101,7 +101,7 @@ export function whatOf(run) {
     case "quarantined":
       return run.error ? `failed${at}: ${run.error.type}: ${run.error.message}` : `failed${at}: ${run.reason ?? ""}`;
     case "running":
-      return `running${run.node ? ` ${run.node}` : ""}${run.held_by ? ` · ${processName(run.held_by)}` : ""}`;
+      return `running${run.node ? ` ${run.node}` : ""}${run.held_by ? ` · ${shortId(run.held_by, 40)}` : ""}`;
     case "retrying":
       return `${run.error ? `${run.error.type}: ${run.error.message}, ` : ""}next attempt${at} ${relativeTime(run.due)}`;
     case "sleeping":
@@ -202,15 +202,12 @@ export class WaitingList {
   }
 
   approval(run) {
-    const approve = async () => {
-      try {
+    const approve = () =>
+      attempt(async () => {
         await post(runPath(run.run_id, "/answer"));
         this.leave(run);
         say(`approved ${run.run_id}`);
-      } catch (error) {
-        complain(error);
-      }
-    };
+      });
     return h(
       "div.question",
       h("p.prompt", run.reason),

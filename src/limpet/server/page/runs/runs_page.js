@@ -5,7 +5,7 @@ import { h, refresh } from "../core/dom.js";
 import { useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { codeBlock } from "../parts/code.js";
-import { complain } from "../parts/dialog.js";
+import { attempt, complain } from "../parts/dialog.js";
 import { count, statusMark, toneOf } from "../parts/labels.js";
 import { openBulkDialog } from "./bulk_dialog.js";
 import { FilterBar, known, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
@@ -52,8 +52,6 @@ export class RunsPage {
       "/": () => this.bar.focus(),
       j: () => this.move(1),
       k: () => this.move(-1),
-      ArrowDown: () => this.move(1),
-      ArrowUp: () => this.move(-1),
       Enter: () => this.openChosen(),
       x: () => this.selectChosen(),
       Escape: () => this.clearSelection(),
@@ -114,17 +112,15 @@ export class RunsPage {
 
   /** What is loaded first is what is looked at first: the runs. */
   async load() {
-    this.request?.abort();
-    this.request = new AbortController();
-    const { signal } = this.request;
     const { query, problems } = queryOf(this.filter);
     this.problems = problems;
     if (problems.length) {
-      this.runs = [];
-      this.next = null;
-      this.clearSelection();
+      refresh(); // the runs of the filter before it are kept
       return;
     }
+    this.request?.abort();
+    this.request = new AbortController();
+    const { signal } = this.request;
     try {
       const found = await get("/runs", { ...query, after: this.after, limit: PAGE }, { signal });
       this.runs = found.runs;
@@ -159,12 +155,10 @@ export class RunsPage {
     refresh();
   }
 
-  async loadGraphs() {
-    try {
+  loadGraphs() {
+    return attempt(async () => {
       this.graphs = (await get("/graphs")).graphs.map((each) => each.name);
-    } catch (error) {
-      complain(error);
-    }
+    });
   }
 
   /** Values for the suggestions of the filter, from what was loaded. */
@@ -293,7 +287,8 @@ export class RunsPage {
 
   selectionBar() {
     if (this.about.read_only || !this.selection.size) return null;
-    const canHaveAll = this.next && !this.allMatching && this.selection.size === this.runs?.length;
+    const isWhole = this.next && this.selection.size === this.runs?.length;
+    const canHaveAll = isWhole && !this.allMatching && !this.problems.length;
     const all = () => {
       this.allMatching = true;
       refresh();
