@@ -86,7 +86,8 @@ def test_the_host_says_who_asks(host: Host, check: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "sent"), [("/our runs", "/our%20runs"), ("/läufe", "/l%C3%A4ufe"), ("/of/{team}", "/of/K%C3%B6ln")]
+    ("path", "sent"),
+    [("/our runs", "/our%20runs"), ("/läufe", "/l%C3%A4ufe"), ("/of/{team}", "/of/K%C3%B6ln")],
 )
 def test_it_can_be_mounted_under_a_path_that_urls_escape(path: str, sent: str) -> None:
     """H19: also the page, whose cookie is for the path as it is sent."""

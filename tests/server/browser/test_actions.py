@@ -155,7 +155,9 @@ def test_the_command_line_of_a_retry_does_the_same(
 
 def test_copying_code_does_nothing_else(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20: least of all what the dialog is about."""
-    page = visitor.open(serve(samples.store), "/runs/moss-2", permissions=["clipboard-read", "clipboard-write"])
+    page = visitor.open(
+        serve(samples.store), "/runs/moss-2", permissions=["clipboard-read", "clipboard-write"]
+    )
     dialog = asked(page, "delete", "Delete run")
     command, _ = code_of(dialog)
     dialog.get_by_role("button", name="copy").first.click()

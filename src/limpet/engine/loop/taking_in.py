@@ -6,7 +6,7 @@ holds their records and says that they are taken in. So each post has its effect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -177,8 +177,7 @@ def record_posts(
     """
     # Of a cancelled run, too: what was posted before it was cancelled counts, but only a resume runs it again.
     open_questions = {question.id: question for question in root.unanswered_questions()}
-    answers: dict[str, Any] = {}
-    answered_by: dict[str, str] = {}
+    answers: dict[str, Posted] = {}
     letters: list[SentLetter] = []
     ended_children: set[str] = set()
     called_again: set[str] = set()
@@ -206,18 +205,13 @@ def record_posts(
             if problem:
                 _log_dropped(root.run_id, question_id, problem)
             else:
-                answers[question_id] = post.data["answer"]
-                if "by" in post.data:
-                    answered_by[question_id] = str(post.data["by"])
+                answers[question_id] = post
         newest = post.number
         writer.recorded_posts = max(writer.recorded_posts, newest)
         if not asks_to_cancel:
             writer.takes = newest
     if answers:
-        changes: dict[str, Any] = {ANSWERED: answers}
-        if answered_by:
-            changes[ANSWERED_BY] = answered_by
-        writer.add_move(root, changes, clocks.now())
+        writer.add_move(root, _changes_of(answers), clocks.now())
     ended_waits = False
     if letters:
         delivered = addressed(root, letters)
@@ -238,6 +232,15 @@ def record_posts(
 def sent_letter(post: Posted, now: float = inf) -> SentLetter:
     """A post that nodes can wait for. It wasn't sent later than `now`, whatever clock its sender has."""
     return SentLetter(box_of(post.kind, post.data["name"]), post.data["value"], min(post.data["at"], now))
+
+
+def _changes_of(answers: Mapping[str, Posted]) -> dict[str, Any]:
+    """What the record of answers has: each with the id of its question, and who gave it, where that is known."""
+    changes: dict[str, Any] = {ANSWERED: {id: post.data["answer"] for id, post in answers.items()}}
+    by = {id: str(post.data["by"]) for id, post in answers.items() if "by" in post.data}
+    if by:
+        changes[ANSWERED_BY] = by
+    return changes
 
 
 def _why_dropped(question: Question | None, answer: Any, at: float) -> str:
