@@ -98,7 +98,12 @@ def test_a_run_is_exported_and_imported_as_a_file() -> None:
         copied = other.post(f"{API}/runs/import", params={"run_id": "copy"}, content=content)
         assert copied.json()["questions"][0]["prompt"] == "Publish?"
         assert other.post(f"{API}/runs/import", content=content).json()["code"] == "run-exists"
-        for damaged in (b"", b"nonsense", content[:-20], content[:50] + bytes([content[50] ^ 1]) + content[51:]):
+        for damaged in (
+            b"",
+            b"nonsense",
+            content[:-20],
+            content[:50] + bytes([content[50] ^ 1]) + content[51:],
+        ):
             answer = other.post(f"{API}/runs/import", content=damaged)
             assert answer.status_code == 422, answer.text
             assert "/tmp" not in answer.text
