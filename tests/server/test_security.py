@@ -72,7 +72,7 @@ def test_only_pages_of_the_server_change_anything() -> None:
 
 
 def test_no_request_is_sent_to_where_it_says_that_it_comes_from() -> None:
-    """H19: a path with one slash too many is none, rather than another one of the host that the request names."""
+    """H19: a path with one slash too many isn't found, and doesn't lead to the host that the request names."""
     with api() as client:
         client.forget_token()
         for method, path in ROUTES:
@@ -235,7 +235,7 @@ def test_a_server_without_a_token_is_refused() -> None:
 
 
 @pytest.mark.parametrize("hosts", [["Runs.Example", "::1"], {"RUNS.example", "[0:0::1]"}])
-def test_an_application_may_be_told_its_hosts_in_any_spelling(hosts: Collection[str]) -> None:
+def test_the_hosts_of_an_application_may_have_any_spelling(hosts: Collection[str]) -> None:
     """H19: requests name them in one."""
     with api(hosts=hosts) as client:
         for host, status in (("runs.example", 200), ("[::1]:8000", 200), ("localhost", 421)):

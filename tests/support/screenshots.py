@@ -1,11 +1,12 @@
 """The screenshots of the documentation. `PYTHONPATH=src:tests python -m support.screenshots` makes them again.
 
-They need a chromium. Names of pictures after the command make only these.
+They need a chromium. Names of pictures after the command make only these; `--into FOLDER` puts them somewhere else.
 """
 
 from __future__ import annotations
 
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -54,9 +55,10 @@ places => {
 class Camera:
     """Opens pages at the time of the pictures, and takes pictures of them."""
 
-    def __init__(self, started: Browser, server: Served) -> None:
+    def __init__(self, started: Browser, server: Served, folder: Path) -> None:
         self._browser = started
         self._server = server
+        self._folder = folder
 
     @contextmanager
     def page(
@@ -82,7 +84,7 @@ class Camera:
         page.evaluate(REPLACE_TEXTS, PLACES)
         screenshot = page.screenshot(animations="disabled", caret="hide")
         content = with_palette(self._browser, screenshot)
-        (IMAGES / name).write_bytes(content)
+        (self._folder / name).write_bytes(content)
         print(f"{name}: {len(content):,} bytes")
 
 
@@ -95,7 +97,7 @@ def runs(camera: Camera, shown: ShownRuns) -> None:
 
 def run(camera: Camera, shown: ShownRuns) -> None:
     with camera.page("/runs/rocky-shores") as page:
-        page.get_by_text("3 attempts").first.wait_for()
+        page.get_by_text("3 failed").first.wait_for()
         page.locator(".panel-error").wait_for()
         page.locator(".times").wait_for()
         camera.take(page, "page-run.png")
@@ -132,7 +134,7 @@ def compare(camera: Camera, shown: ShownRuns) -> None:
 
 def phone(camera: Camera, shown: ShownRuns) -> None:
     with camera.page(link_to(shown, "sponges"), size=SMALL, is_mobile=True, has_touch=True) as page:
-        page.get_by_text("This link is valid").wait_for()
+        page.get_by_text("This link ends").wait_for()
         camera.take(page, "page-phone.png")
 
 
@@ -147,9 +149,17 @@ def link_to(shown: ShownRuns, run_id: str) -> str:
 PICTURES: list[Callable[[Camera, ShownRuns], None]] = [runs, run, run_dark, fork, phone, compare]
 """In the order in which they are taken: a fork, which the last one makes, isn't seen in the others."""
 
+NAMES = [each.__name__ for each in PICTURES]
 
-def main(names: list[str]) -> None:
+
+def main(words: list[str]) -> None:
     """Make the pictures with these names, or all."""
+    parser = ArgumentParser(prog="python -m support.screenshots")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--into", type=Path, default=IMAGES, metavar="FOLDER")
+    wanted = parser.parse_args(words)
+    if unknown := set(wanted.names) - set(NAMES):
+        parser.error(f"no such picture: {', '.join(unknown)}. There are {', '.join(NAMES)}")
     shown = ShownRuns()
     with dated_by(clock):
         shown.fill()
@@ -159,12 +169,12 @@ def main(names: list[str]) -> None:
             shown.at_work(),
             holder,
             served(shown.store, graphs) as server,
-            browser() as started,
-            used(started),
+            browser() as desk,
+            used(desk),
         ):
-            camera = Camera(started, server)
+            camera = Camera(desk.browser, server, wanted.into)
             for take in PICTURES:
-                if not names or take.__name__ in names:
+                if not wanted.names or take.__name__ in wanted.names:
                     take(camera, shown)
 
 

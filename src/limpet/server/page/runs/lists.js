@@ -111,7 +111,7 @@ export function whatOf(run) {
     case "waiting":
       return `waits for ${run.waits.map((wait) => `${wait.kind} ${wait.name}`).join(", ") || "something"}${at}`;
     case "abandoned":
-      return `its process has crashed${at}`;
+      return `its process ${run.lease_expired ? "hasn't renewed its lease" : "has crashed"}${at}`;
     default:
       return `${run.reason ?? ""}${run.reason ? "" : at}`;
   }
