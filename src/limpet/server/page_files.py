@@ -32,8 +32,17 @@ COMMENT: Final = re.compile(
 )
 """A comment in lines of its own, or at the end of a line. No text in the page has such a `// `."""
 
-BRACKET_LINE: Final = re.compile(r",?\n(?=[)\]}])|(?<=[{(\[])\n")
-"""The end of a line after a bracket that opens, or before one that closes: it means nothing, nor does its comma."""
+TEXT: Final = r'"(?:[^"\\]|\\.)*"|`[^`]*`'
+"""A text of a script."""
+
+SPACE: Final = {
+    "css": re.compile(r"() ?([{}>;,]) ?|(?<=:) "),
+    "js": re.compile(rf"({TEXT})| ?([=!<>?:&|{{}}(),;]+) ?"),
+}
+"""What is kept, and signs with spaces around them that mean nothing."""
+
+LINE_END: Final = re.compile(r",?\n(?=[)\]}])|(?<=[{(\[;,])\n|\n(?=[.?:&|])")
+"""The end of a line where it means nothing: beside a bracket, with a comma before one that closes, or a sign."""
 
 
 class PageFile(NamedTuple):
@@ -100,11 +109,19 @@ def _page_file(path: str, content: bytes) -> PageFile:
 
 
 def _as_sent(path: str, content: bytes) -> bytes:
-    """A script or a style sheet without what only people read: comments, indentation, lines for brackets."""
-    if _kind(path) not in ("css", "js"):
+    """A script or a style sheet without what only people read: comments, indentation, most spaces and ends of lines."""
+    kind = _kind(path)
+    if kind not in SPACE:
         return content
     lines = (line.strip() for line in COMMENT.sub("", content.decode()).split("\n"))
-    return BRACKET_LINE.sub("", "\n".join(line for line in lines if line)).encode()
+    return LINE_END.sub("", "\n".join(_without_spaces(kind, line) for line in lines if line)).encode()
+
+
+def _without_spaces(kind: str, line: str) -> str:
+    """A line without spaces around signs. One that may have a regular expression, or texts in texts, is left alone."""
+    if kind == "js" and ("/" in re.sub(TEXT, "", line) or line.count("`") > 2):
+        return line
+    return SPACE[kind].sub(r"\1\2", line)
 
 
 def _kind(path: str) -> str:

@@ -227,7 +227,7 @@ def test_a_run_is_exported_and_the_file_imported(
     page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
     page.get_by_label("more actions").click()
     with page.expect_download() as download:
-        page.get_by_role("link", name="export").click()
+        page.get_by_role("button", name="export").click()
     assert download.value.suggested_filename == "rocks-5.run"
     download.value.save_as(tmp_path / "rocks.run")
     other = Runs(MemoryStore())

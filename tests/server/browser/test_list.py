@@ -233,7 +233,7 @@ def test_a_store_that_can_only_be_read_offers_no_changes(samples: Any, serve: An
     expect(page.get_by_role("button", name="yes")).to_have_count(0)
     page.get_by_role("link", name="rocks-5").click()
     expect(page.get_by_role("heading", name="rocks-5")).to_be_visible()
-    expect(page.get_by_role("link", name="export")).to_be_visible()
+    expect(page.get_by_role("button", name="export")).to_be_visible()
     for name in ("retry", "fork", "cancel", "more actions"):
         expect(page.get_by_role("button", name=name)).to_have_count(0)
     page.goto(address_of(server, "/graphs/article", ""))

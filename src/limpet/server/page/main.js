@@ -3,11 +3,11 @@
 import { get, onLoggedOut, ROOT } from "./core/api.js";
 import { h, refresh, setView } from "./core/dom.js";
 import { nextTheme, nextZone, settings, useKeys } from "./core/reader.js";
-import { pageUrl, startRouter } from "./core/router.js";
+import { go, pageUrl, startRouter } from "./core/router.js";
 import { GraphPage, GraphsPage } from "./pages/graphs.js";
 import { AnswerPage, LoginPage } from "./pages/without_token.js";
 import { SchedulesPage, WorkersPage } from "./pages/workers.js";
-import { closeDialog, complain, noticesView, openDialog, withDialog } from "./parts/dialog.js";
+import { closeDialog, complain, giveFocus, noticesView, openDialog, withDialog } from "./parts/dialog.js";
 import { RunPage } from "./run/run_page.js";
 import { ComparePage } from "./run/views.js";
 import { RunsPage } from "./runs/runs_page.js";
@@ -51,6 +51,7 @@ async function open(place) {
 }
 
 function show(next) {
+  if (page) requestAnimationFrame(() => requestAnimationFrame(() => giveFocus(null))); // when it is shown
   page?.stop();
   page = next;
   settings.paused = false;
@@ -86,14 +87,19 @@ function view() {
 onLoggedOut(() => {
   if (!page?.isPublic && !(page instanceof LoginPage)) show(new LoginPage({ whenDone: () => location.reload() }));
 });
-useKeys({ "?": openHelp });
+useKeys({
+  "?": openHelp,
+  "/": filterRuns,
+  Escape: () => !page?.isPublic && go(pageUrl(shownParts.length > 1 ? shownParts[0] : "runs")),
+});
+document.addEventListener("click", closeMenus);
 setView(view);
 setInterval(() => !document.hidden && refresh(), TICK);
 startRouter(open);
 
 const PAGES = ["runs", "graphs", "schedules", "workers"];
 const LOGO = new URL("./logo.svg", import.meta.url).pathname;
-const LIVE_WORDS = { on: "live", off: "ended", lost: "connection lost" };
+const LIVE_WORDS = { on: "live", wait: "connecting", off: "ended", lost: "connection lost" };
 
 /** The bar on top. `page` is the one that is open. */
 export function topBar(page, current, about) {
@@ -144,8 +150,20 @@ function liveSwitch(page) {
       onclick: () => toggleLive(page),
     },
     h("span.live-dot", { "aria-hidden": "true" }),
-    LIVE_WORDS[state] ?? state,
+    h("span.live-word", LIVE_WORDS[state] ?? state),
   );
+}
+
+function filterRuns() {
+  go(pageUrl("runs"));
+  requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById("filter")?.focus()));
+}
+
+/** Close menus that are open, unless the click was in one. */
+function closeMenus(event) {
+  for (const menu of document.querySelectorAll("details.menu[open]")) {
+    if (!menu.contains(event.target)) menu.open = false;
+  }
 }
 
 function toggleLive(page) {

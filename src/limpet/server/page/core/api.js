@@ -59,6 +59,16 @@ export async function getText(path, query) {
   return response.text();
 }
 
+/** Save what the server answers as a file. */
+export async function download(path, name) {
+  const response = await send("GET", urlOf(path));
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(await response.blob());
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
 /** Get a cookie for a token that was typed. */
 export async function logIn(token) {
   const headers = { authorization: `Bearer ${token}` };
@@ -132,7 +142,7 @@ export class LiveStream {
     this.after = after;
     this.take = take;
     this.changed = changed;
-    this.state = "off";
+    this.state = "wait";
     this.failures = 0;
     this.hasEnded = false;
     this.whenVisible = () => this.check();

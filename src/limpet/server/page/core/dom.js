@@ -10,16 +10,25 @@ const PROPERTIES = new Set(["value", "checked", "disabled", "selected", "indeter
 const REFUSED = /^(innerhtml|outerhtml|srcdoc|style)$/i;
 const PLACES = /^(href|src|action|formaction|xlink:href)$/i;
 
+/** An element or a text. What a server sends is never one, whatever it looks like. */
+class Shown {
+  el = null;
+
+  constructor(parts) {
+    Object.assign(this, parts);
+  }
+}
+
 /** An element, its classes, its properties if it has any, and its children: `h("p.faint", { title }, "text")`. */
 export function h(selector, ...rest) {
   const props = isProperties(rest[0]) ? rest.shift() : {};
   const [tag, ...classes] = selector.split(".");
   if (classes.length) props.class = [...classes, props.class].filter(Boolean).join(" ");
-  return { tag, key: props.key, props, children: nodesOf(rest), el: null };
+  return new Shown({ tag, key: props.key, props, children: nodesOf(rest) });
 }
 
 function isProperties(value) {
-  return typeof value === "object" && value !== null && !Array.isArray(value) && !("tag" in value);
+  return typeof value === "object" && value !== null && !Array.isArray(value) && !(value instanceof Shown);
 }
 
 /** Show a node as the only content of an element. */
@@ -31,8 +40,8 @@ function nodesOf(children) {
   const nodes = [];
   for (const child of children.flat(Infinity)) {
     if (child === null || child === undefined || child === false || child === true) continue;
-    if (typeof child === "object" && "tag" in child) nodes.push(child);
-    else nodes.push({ tag: "#text", key: undefined, text: String(child), el: null });
+    if (child instanceof Shown) nodes.push(child);
+    else nodes.push(new Shown({ tag: "#text", text: String(child) }));
   }
   return nodes;
 }

@@ -16,15 +16,12 @@ const SHOWN_RUNS = 5;
 class ReloadedPage {
   constructor({ about }) {
     this.about = about;
+    this.liveState = "wait";
   }
 
   start() {
     this.reload();
     this.timer = setInterval(() => !document.hidden && this.checkLive(), RELOAD);
-  }
-
-  get liveState() {
-    return "on";
   }
 
   checkLive() {
@@ -36,7 +33,11 @@ class ReloadedPage {
   }
 
   reload() {
-    return attempt(() => this.load());
+    return attempt(async () => {
+      this.liveState = "lost"; // unless it answers
+      await this.load();
+      this.liveState = "on";
+    });
   }
 
   table(columns, things) {
@@ -97,12 +98,13 @@ export class SchedulesPage extends ReloadedPage {
   actions(schedule) {
     const { name, status } = schedule;
     const path = `/schedules/${encodeURIComponent(name)}`;
-    const button = (word, onclick) => h("button.small", { key: word, onclick }, word);
+    const button = (word, verb, onclick) =>
+      h("button.small", { key: word, title: `limpet schedules ${verb} ${args(name)}`, onclick }, word);
     const change = status === "paused" ? "resume" : "pause";
     return [
-      button("run now", () => this.do(async () => this.triggered(await post(`${path}/trigger`)))),
-      button(change, () => this.do(() => post(`${path}/${change}`))),
-      button("delete", () => this.confirmDelete(name, path)),
+      button("run now", "trigger", () => this.do(async () => this.triggered(await post(`${path}/trigger`)))),
+      button(change, change, () => this.do(() => post(`${path}/${change}`))),
+      button("delete", "delete", () => this.confirmDelete(name, path)),
     ];
   }
 

@@ -77,6 +77,15 @@ function python(line, graphs = "") {
   return `from limpet import Runs\n\nruns = Runs(STORE${graphs})  # such as "sqlite:///runs.db"\n${line}`;
 }
 
+/** What is said where the server would need the code of a graph. */
+export function needsGraph() {
+  return h(
+    "p",
+    "The server doesn't have the code of this graph, which this needs. Start it with ",
+    h("code", "limpet serve --graph MODULE:GRAPH"),
+  );
+}
+
 const GRAPHS = ", graphs=[graph]";
 const GRAPH_OPTION = "--graph MODULE:GRAPH";
 
@@ -139,6 +148,13 @@ export function stateCode(id, step) {
     cli: `limpet runs state${option("step", after)} ${args(id)}`,
     python: python(`runs.state(${pythonText(id)}${after && `, ${after}`})`),
   };
+}
+
+/** To compare the states of runs: each has the `id` and the `step` of one. */
+export function compareCode(sides) {
+  const commands = sides.map(({ id, step }) => `<(${stateCode(id, step).cli})`);
+  const states = sides.map(({ id, step }) => `runs.state(${[pythonText(id), step ?? []].flat().join(", ")})`);
+  return { cli: `diff ${commands.join(" ")}`, python: python(`before, after = ${states.join(", ")}`) };
 }
 
 /** To start a run; `tags` is a list. */

@@ -23,7 +23,15 @@ export function closeDialog() {
   closed.onclose();
   refresh();
   const menu = closed.before?.closest("details:not([open])"); // its buttons are hidden
-  requestAnimationFrame(() => (menu?.firstElementChild ?? closed.before)?.focus());
+  requestAnimationFrame(() => giveFocus(menu?.firstElementChild ?? closed.before));
+}
+
+/** Give an element the focus; the page, if it is gone. */
+export function giveFocus(element) {
+  const target = element?.isConnected ? element : document.querySelector("main");
+  if (!target) return;
+  if (target.tabIndex < 0) target.tabIndex = -1; // else it can't have it
+  target.focus({ preventScroll: true });
 }
 
 /** What is under the dialog, which can't be reached while one is open; and the dialog. */
@@ -76,10 +84,11 @@ export function say(text, link = null) {
   setTimeout(() => close(notice), SHOWN_FOR);
 }
 
-/** Say what went wrong. */
+/** Say what went wrong. That the server doesn't answer may be over soon. */
 export function complain(error) {
   if (error.name === "AbortError" || error.code === "no-token") return;
-  add("failed", error.message, null);
+  const notice = add("failed", error.message, null);
+  if (error.code === "no-server") setTimeout(() => close(notice), SHOWN_FOR);
 }
 
 /** Do something, and show the page again. What goes wrong is the `problem` of a view then, or is said. */

@@ -23,8 +23,7 @@ export class QuestionForm {
     this.problem = "";
     this.buttons = hasButtons(question) ? (question.choices ?? [true, false]) : null;
     if (this.buttons) return;
-    const schema = question.choices ? { enum: question.choices } : (question.schema ?? { type: "string" });
-    this.field = fieldFor(schema, { secret: question.secret });
+    this.field = fieldOf(question);
   }
 
   view() {
@@ -98,6 +97,15 @@ export class QuestionForm {
   }
 }
 
+/** The field of a question. Of a schema that isn't one, the server says what is wrong with an answer. */
+function fieldOf({ prompt, choices, schema, secret }) {
+  try {
+    return fieldFor(choices ? { enum: choices } : (schema ?? { type: "string" }), { prompt, secret });
+  } catch {
+    return new JsonField({ schema: {}, prompt, isRequired: true });
+  }
+}
+
 /** Whether the answers to a question fit on a few buttons. */
 export function hasButtons({ choices, schema }) {
   if (!choices) return schema?.type === "boolean";
@@ -119,10 +127,10 @@ export const EMPTY = Symbol("empty");
 /** A field for a schema. It has `view()`, and `read()`, which gives the value or throws an `Error` for people. */
 export function fieldFor(
   schema,
-  { name = "", initial, isRequired = true, root = schema, depth = 0, secret = false } = {},
+  { name = "", prompt, initial, isRequired = true, root = schema, depth = 0, secret = false } = {},
 ) {
   const known = resolved(schema ?? {}, root);
-  const options = { name, isRequired, schema: known, secret, initial: initial ?? known.default };
+  const options = { name, prompt, isRequired, schema: known, secret, initial: initial ?? known.default };
   const choices = known.enum ?? (known.const === undefined ? null : [known.const]);
   if (choices) return new ChoiceField({ ...options, choices });
   switch (typeOf(known)) {
@@ -171,25 +179,28 @@ function typeOf(schema) {
   return some.length === 1 ? some[0] : undefined;
 }
 
+/** What a schema has as a text, if it is one. */
+function textIn(value) {
+  return typeof value === "string" ? value : undefined;
+}
+
 class Field {
-  constructor({ name, isRequired, schema, initial, secret }) {
+  constructor({ name = "", prompt = null, isRequired, schema, initial, secret }) {
     lastId += 1;
     this.id = `field-${lastId}`;
     this.name = name;
     this.schema = schema;
+    this.label = textIn(schema.title) ?? name;
+    this.spoken = this.label ? null : prompt; // the name of one that is alone, for screen readers
     this.isRequired = isRequired && !schema.isOptional && schema.default === undefined;
     this.secret = secret || schema.format === "password" || schema.writeOnly === true;
     this.initial = initial;
     this.problem = "";
   }
 
-  get label() {
-    return this.schema.title ?? this.name;
-  }
-
   /** The label, the control, and what is wrong. */
   view() {
-    const about = this.schema.description;
+    const about = textIn(this.schema.description);
     return h(
       "div",
       { key: this.id, class: "field" },
@@ -234,7 +245,15 @@ class Field {
       this.problem = "";
       refresh();
     };
-    return { id: this.id, value: this.text, spellcheck: "false", autocomplete: "off", oninput, ...properties };
+    return {
+      id: this.id,
+      "aria-label": this.spoken,
+      value: this.text,
+      spellcheck: "false",
+      autocomplete: "off",
+      oninput,
+      ...properties,
+    };
   }
 
   area(least, most, properties) {
@@ -300,7 +319,7 @@ class ChoiceField extends Field {
   boxes(type, isChosen) {
     return h(
       "div.choices",
-      { role: type === "radio" ? "radiogroup" : "group", id: this.id, "aria-label": this.label },
+      { role: type === "radio" ? "radiogroup" : "group", id: this.id, "aria-label": this.spoken ?? this.label },
       this.labels.map((label, index) =>
         h(
           "label.choice",
@@ -315,7 +334,12 @@ class ChoiceField extends Field {
   list() {
     return h(
       "select",
-      { id: this.id, value: String(this.chosen), onchange: (event) => this.choose(Number(event.target.value)) },
+      {
+        id: this.id,
+        "aria-label": this.spoken,
+        value: String(this.chosen),
+        onchange: (event) => this.choose(Number(event.target.value)),
+      },
       h("option", { value: "-1" }, "choose…"),
       this.labels.map((label, index) => h("option", { key: index, value: String(index) }, label)),
     );

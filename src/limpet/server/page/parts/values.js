@@ -41,6 +41,12 @@ export function valueTree(value, tree, path = "") {
   return h("ul.tree", items(value, path, tree, 0));
 }
 
+/** Put values that were loaded with those that are shown: they are no longer among the `large` ones. */
+export function putLarge(loaded, values, large) {
+  for (const key of Object.keys(loaded)) delete large[key];
+  Object.assign(values, loaded);
+}
+
 function unloaded(key, bytes, load) {
   return h(
     "li",

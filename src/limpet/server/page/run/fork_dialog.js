@@ -3,7 +3,7 @@
 import { get, parseExact, post, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
-import { actionForm, forkCode, textField } from "../parts/code.js";
+import { actionForm, forkCode, needsGraph, textField } from "../parts/code.js";
 import { attempt, closeDialog, openDialog, say } from "../parts/dialog.js";
 import { size } from "../parts/labels.js";
 
@@ -68,14 +68,7 @@ class ForkWork {
   }
 
   view() {
-    if (!this.knowsGraph) {
-      return h(
-        "p",
-        "The server doesn't have the code of this graph, which a fork needs. Start it with ",
-        h("code", `limpet serve --graph MODULE:GRAPH`),
-        ".",
-      );
-    }
+    if (!this.knowsGraph) return needsGraph();
     return actionForm({
       work: this,
       title: "Fork",

@@ -1,13 +1,13 @@
 /** What a step did: its error, its questions, what changed, what it emitted, and its times. */
 
-import { get, runPath } from "../core/api.js";
+import { get, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { serverNow } from "../core/reader.js";
 import { codePanel, copyButton, copyJsonButton, stateCode } from "../parts/code.js";
 import { attempt } from "../parts/dialog.js";
 import { count, exactTime, size, span, statusLabel, timeView } from "../parts/labels.js";
-import { diffView, stateTree, TreeState, valueTree } from "../parts/values.js";
-import { piecesOf } from "./timeline_model.js";
+import { diffView, putLarge, stateTree, TreeState, valueTree } from "../parts/values.js";
+import { isWorking, piecesOf, statusOf } from "./timeline_model.js";
 import { tabs } from "./views.js";
 
 const OUTPUT_SHOWN = 100;
@@ -16,13 +16,14 @@ export class Inspector {
   constructor({ id, fork }) {
     this.id = id;
     this.fork = fork;
-    this.tree = new TreeState();
     this.mode = "changed";
     this.row = null;
+    this.wanted = null;
     this.clear();
   }
 
   clear() {
+    this.tree = new TreeState();
     this.detail = null;
     this.changes = null;
     this.state = null;
@@ -30,55 +31,53 @@ export class Inspector {
     this.attempt = null;
   }
 
-  /** Show a row: load what isn't known of it. */
-  show(row) {
-    const before = this.row;
-    this.row = row;
-    if (before?.id !== row.id) {
-      this.clear();
-      this.tree = new TreeState();
-      this.request?.abort();
-      this.load();
-    } else if (
-      before.end !== row.end ||
-      before.status !== row.status ||
-      before.output !== row.output ||
-      before.attempts?.length !== row.attempts?.length
-    ) {
-      this.isStale = true;
-      if (!this.isLoading) this.load();
-    }
+  /** Show a row: at once if the reader has chosen it, else when all that there is to say of it is loaded. */
+  show(row, byReader = true) {
+    const isOther = this.row && this.row.id !== row.id;
+    const isKnown = this.wanted?.id === row.id && !hasChanged(this.wanted, row);
+    if (byReader || !isOther) this.row = row;
+    if (byReader && isOther) this.clear();
     refresh();
+    if (isKnown) return;
+    this.wanted = row;
+    if (byReader && isOther) this.request?.abort();
+    if (!this.isLoading || this.request.signal.aborted) this.load();
   }
 
-  /** Load what happened in the row, and again if it has changed meanwhile. */
+  /** Load what happened in the row, and again if it has changed meanwhile, or another one is to be shown. */
   async load() {
     const request = new AbortController();
     this.request = request;
     this.isLoading = true;
-    do {
-      this.isStale = false;
-      await this.loadRow(request.signal);
-    } while (this.isStale && !request.signal.aborted);
+    let row = null;
+    while (row !== this.wanted && !request.signal.aborted) {
+      row = this.wanted;
+      await this.loadRow(row, request.signal);
+    }
     if (this.request === request) this.isLoading = false;
     refresh();
   }
 
-  async loadRow(signal) {
+  async loadRow(row, signal) {
+    let problem = "";
+    let detail = null;
+    let changes = null;
     try {
-      const detail = await get(runPath(this.id, `/timeline/${this.row.id}`), {}, { signal });
-      const changes = this.isStep() ? await this.loadChanges(signal) : null;
-      if (signal.aborted) return;
-      Object.assign(this, { detail, changes, problem: "" });
-      if (this.mode === "state" && this.hasStep()) await this.loadState();
+      detail = await get(runPath(this.id, `/timeline/${row.id}`), {}, { signal });
+      changes = isStep(row) ? await this.loadChanges(row, signal) : null;
     } catch (error) {
-      if (error.name !== "AbortError" && !signal.aborted) this.problem = error.message;
+      problem = error.message;
     }
+    if (signal.aborted) return;
+    if (row.id !== this.row.id) this.clear();
+    Object.assign(this, { row, detail, changes, problem });
+    if (this.mode !== "state") this.state = null;
+    else if (this.hasStep()) await this.loadState();
+    refresh();
   }
 
   /** How the state after the step differs from the one before; null if that is no longer kept. */
-  async loadChanges(signal) {
-    const { step } = this.row;
+  async loadChanges({ step }, signal) {
     try {
       return (await get(runPath(this.id, "/diff"), { a: step - 1, b: step }, { signal })).changes;
     } catch {
@@ -86,16 +85,12 @@ export class Inspector {
     }
   }
 
-  /** Whether the row is a step of its own, rather than a part of one, and is complete. */
-  isStep() {
-    return this.row.step > 0 && !this.row.branch && !this.row.task;
-  }
-
   loadState() {
-    const { row } = this;
+    const { id } = this.row;
+    const step = this.stateStep();
     return attempt(async () => {
-      const found = await get(runPath(this.id, "/state"), { step: this.stateStep() });
-      if (this.row === row) this.state = found;
+      const found = await get(runPath(this.id, "/state"), { step });
+      if (this.row.id === id && this.stateStep() === step) this.state = found;
     });
   }
 
@@ -130,7 +125,7 @@ export class Inspector {
           "header",
           { key: "head", class: "inspector-head" },
           h("h2", row.label || "step"),
-          statusLabel(row.status),
+          statusLabel(statusOf(row, run)),
           this.hasStep() && h("span.faint", row.step === undefined ? `after step ${row.after}` : `step ${row.step}`),
           row.branch && h("span.faint", `in ${row.branch}`),
         ),
@@ -138,7 +133,7 @@ export class Inspector {
         this.notes(),
         this.content(),
         this.output(),
-        this.times(),
+        this.times(run),
         this.actions(run, isReadOnly),
       ],
     );
@@ -224,7 +219,7 @@ export class Inspector {
 
   content() {
     if (this.row.kind === "branch" && !this.hasStep()) return null;
-    const hasChanges = !this.hasStep() || (this.isStep() && (this.changes || !this.detail));
+    const hasChanges = !this.hasStep() || (isStep(this.row) && (this.changes || !this.detail));
     const modes = [...(hasChanges ? ["changed"] : []), "update", "state"];
     const chosen = modes.includes(this.mode) ? this.mode : modes[0];
     return h(
@@ -284,28 +279,31 @@ export class Inspector {
     });
   }
 
-  /** Load a large value, and put it with those that are shown: `change` gets what the server answered. */
-  loadLarge(rest, query, change) {
-    return attempt(async () => change(await get(runPath(this.id, rest), query)));
+  /** Load a large value. It belongs to what was shown then: meanwhile, another row may be. */
+  loadLarge(rest, query, put) {
+    return attempt(async () => put(await get(runPath(this.id, rest), query)));
   }
 
   loadChange(key) {
-    const { step } = this.row;
-    return this.loadLarge("/diff", { a: step - 1, b: step, key }, ({ changes }) =>
-      Object.assign(this.changes, changes),
-    );
+    const { changes, row } = this;
+    const query = { a: row.step - 1, b: row.step, key };
+    return this.loadLarge("/diff", query, (found) => Object.assign(changes, found.changes));
   }
 
   loadValue(key) {
-    return this.loadLarge("/state", { step: this.stateStep(), key }, ({ values }) =>
-      putLarge(this.state, "values", key, values),
-    );
+    const { values, large } = this.state;
+    const query = { step: this.stateStep(), key };
+    return this.loadLarge("/state", query, (found) => putLarge(found.values, values, large));
   }
 
   loadUpdate(key) {
-    return this.loadLarge(`/timeline/${this.row.id}`, { key }, ({ update }) =>
-      putLarge(this.detail, "update", key, update),
-    );
+    const { update, large } = this.detail;
+    return this.loadLarge(`/timeline/${this.row.id}`, { key }, (found) => putLarge(found.update, update, large));
+  }
+
+  loadItem(item) {
+    const query = { after: item.number - 1, limit: 1, whole: true };
+    return this.loadLarge("/output", query, ({ items }) => Object.assign(item, items[0], { large: null }));
   }
 
   output() {
@@ -330,17 +328,19 @@ export class Inspector {
               h(
                 "li",
                 { key: index },
-                each.large ? `${size(each.large.data)}` : valueTree(each.data, this.tree, `out-${index}`),
+                each.large
+                  ? h("button.small", { onclick: () => this.loadItem(each) }, `${size(each.large.data)}, show`)
+                  : valueTree(each.data, this.tree, `out-${index}`),
               ),
             ),
           ),
     );
   }
 
-  times() {
+  times(run) {
     const { row } = this;
     const end = row.end ?? serverNow();
-    const waited = piecesOf(row, end)
+    const waited = piecesOf(row, end, isWorking(run))
       .filter((piece) => piece.kind === "wait")
       .reduce((sum, piece) => sum + piece.to - piece.from, 0);
     const pairs = [
@@ -372,8 +372,13 @@ export class Inspector {
   }
 }
 
-/** Move a value from those that were too large to those that are there. */
-function putLarge(target, name, key, values) {
-  delete target.large[key];
-  Object.assign(target[name], values);
+/** Whether a row is a step of its own, rather than a part of one, and is complete. */
+function isStep(row) {
+  return row.step > 0 && !row.branch;
+}
+
+/** Whether something has happened in a row that the server says more of. */
+function hasChanged(before, row) {
+  const facts = ({ end, status, output, attempts }) => textOf([end, status, output, attempts?.length]);
+  return facts(before) !== facts(row);
 }

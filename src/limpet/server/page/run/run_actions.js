@@ -1,10 +1,20 @@
 /** The head of a run: what it is, how it is, and what can be done with it, with the dialogs that ask for what is needed. */
 
-import { get, post, remove, ROOT, runPath, urlOf } from "../core/api.js";
-import { h } from "../core/dom.js";
+import { download, get, post, remove, ROOT, runPath } from "../core/api.js";
+import { h, refresh } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
-import { answerCode, confirm, copy, copyButton, rollbackCode, runCode, sendCode, textField } from "../parts/code.js";
-import { say } from "../parts/dialog.js";
+import {
+  answerCode,
+  confirm,
+  copy,
+  copyButton,
+  needsGraph,
+  rollbackCode,
+  runCode,
+  sendCode,
+  textField,
+} from "../parts/code.js";
+import { attempt, openDialog, say } from "../parts/dialog.js";
 import { JsonField } from "../parts/forms.js";
 import { count, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { termText } from "../runs/filter.js";
@@ -13,8 +23,8 @@ import { isOver } from "../runs/lists.js";
 /** What a run that has stopped needs. */
 const PRIMARY = new Set(["approve", "retry", "resume"]);
 
-/** The head. `actions` opens the dialogs. */
-export function runHeader(run, children, actions, isReadOnly) {
+/** The head. `around` has its child runs, and why no worker takes it; `actions` opens the dialogs. */
+export function runHeader(run, around, actions, isReadOnly) {
   return h(
     "header.run-header",
     h(
@@ -32,12 +42,12 @@ export function runHeader(run, children, actions, isReadOnly) {
       ),
       statusLabel(run.status),
     ),
-    h("div.run-facts", facts(run, children)),
+    h("div.run-facts", facts(run, around)),
     h("div.run-actions", buttons(run, actions, isReadOnly)),
   );
 }
 
-function facts(run, children) {
+function facts(run, { children, unserved }) {
   const parts = [
     h("span", isOver(run) ? "ended " : "changed ", timeView(run.updated)),
     h("span", "created ", timeView(run.created)),
@@ -45,11 +55,16 @@ function facts(run, children) {
     h("span", count(run.step, "step")),
     run.queue !== "default" && h("span", `queue ${run.queue}`),
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${shortId(run.held_by, 40)}`),
+    unserved && run.status === "queued" && h("span.unserved", `stays queued: ${unserved.reason}`),
     run.deadline && !isOver(run) && h("span", "deadline ", timeView(run.deadline)),
     run.parent && h("span", "started by ", runLink(run.parent)),
     run.forked_from && h("span", "forked from ", runLink(originOf(run))),
-    children.length > 0 &&
-      h("a", { href: pageUrl("runs", { q: termText("parent", run.run_id) }) }, count(children.length, "child run")),
+    children?.runs.length > 0 &&
+      h(
+        "a",
+        { href: pageUrl("runs", { q: termText("parent", run.run_id) }) },
+        children.next ? `${count(children.runs.length)}+ child runs` : count(children.runs.length, "child run"),
+      ),
     ...run.tags.map((tag) => h("a.tag", { href: pageUrl("runs", { q: termText("tag", tag) }) }, tag)),
   ];
   return parts.filter(Boolean);
@@ -60,8 +75,8 @@ function runLink(id) {
 }
 
 function buttons(run, actions, isReadOnly) {
-  const file = { href: urlOf(runPath(run.run_id, "/export")), download: `${run.run_id}.run` };
-  if (isReadOnly) return h("a.button", file, "export");
+  const save = () => attempt(() => download(runPath(run.run_id, "/export"), `${run.run_id}.run`));
+  if (isReadOnly) return h("button", { onclick: save }, "export");
   const { main, more } = actionsFor(run);
   return [
     main.map((name) =>
@@ -75,7 +90,7 @@ function buttons(run, actions, isReadOnly) {
         "div.menu-items",
         { onclick: (event) => event.currentTarget.parentElement.removeAttribute("open") },
         more.map((name) => h("button", { key: name, onclick: () => actions[name]() }, name)),
-        h("a.menu-link", file, "export"),
+        h("button", { onclick: save }, "export"),
       ),
     ),
   ];
@@ -101,8 +116,9 @@ export function actionsFor(run) {
 
 /** The actions of a run: each asks what it needs, does it, and calls `whenDone`. */
 export class RunActions {
-  constructor({ run, step, fork, whenDone }) {
+  constructor({ run, knowsGraph, step, fork, whenDone }) {
     this.now = run;
+    this.knowsGraph = knowsGraph;
     this.step = step;
     this.fork = fork;
     this.whenDone = whenDone;
@@ -164,6 +180,10 @@ export class RunActions {
   }
 
   rollback() {
+    if (!this.knowsGraph()) {
+      openDialog({ title: "Roll back", view: needsGraph });
+      return;
+    }
     const given = { step: String(this.step() ?? Math.max(this.run.step - 1, 0)) };
     const about = "The run is set back to where it was after a step, and paused. Its history stays.";
     this.confirm("rolled back", {
@@ -198,7 +218,7 @@ export class RunActions {
     confirm({
       title: "Compare",
       about: "Their states, side by side.",
-      ask: () => textField("the id of the other run", other, "id"),
+      ask: () => textField("the id of the other run", other, "id", { required: true }),
       action: () => get(runPath(other.id.trim())),
       whenDone: (run) => go(pageUrl("compare", { a: run.run_id, b: this.id })),
     });
@@ -206,20 +226,31 @@ export class RunActions {
 
   /** A link with which one question can be answered, for a phone or for a colleague. */
   link() {
-    const given = { name: "", expires: "7d" };
-    const [question] = this.run.questions;
+    const { questions } = this.run;
+    const given = { question: 0, name: "", expires: "7d" };
+    const choose = (event) => {
+      given.question = Number(event.target.value);
+      given.made = null;
+      refresh();
+    };
     confirm({
       title: "Make link",
       about: "With this link a person can answer this one question, and nothing else. It needs no token.",
       ask: () => [
-        h("p.prompt", question.prompt),
+        questions.length > 1 &&
+          h(
+            "select",
+            { "aria-label": "the question", value: String(given.question), onchange: choose },
+            questions.map((each, index) => h("option", { key: index, value: String(index) }, each.prompt)),
+          ),
+        h("p.prompt", questions[given.question].prompt),
         textField("for whom", given, "name", { placeholder: "a name, for the history" }),
         textField("valid for", given, "expires"),
         given.made && madeLink(given.made),
       ],
       action: async () => {
         given.made = await this.post("/link", {
-          question: question.id,
+          question: questions[given.question].id,
           expires: given.expires,
           ...(given.name && { name: given.name }),
         });

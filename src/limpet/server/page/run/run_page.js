@@ -5,13 +5,13 @@ import { h, refresh } from "../core/dom.js";
 import { serverNow, settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { answerCode } from "../parts/code.js";
-import { attempt, say } from "../parts/dialog.js";
+import { attempt, giveFocus, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/lists.js";
 import { openForkDialog } from "./fork_dialog.js";
 import { Inspector } from "./inspector.js";
 import { actionsFor, RunActions, runHeader } from "./run_actions.js";
-import { TimelineModel } from "./timeline_model.js";
+import { isWorking, TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
 import { EventsView, GraphView, StateView, tabs } from "./views.js";
 
@@ -22,6 +22,8 @@ const RECHECK = 10000;
 const PATIENCE = 1000;
 /** Milliseconds between two frames while something is under way. */
 const TICK = 500;
+/** Where the selected step is on a sheet over the page. */
+const NARROW = matchMedia("(max-width: 900px)");
 
 export class RunPage {
   constructor({ parts, query, about }) {
@@ -29,7 +31,7 @@ export class RunPage {
     this.id = parts[1];
     this.title = this.id;
     this.run = null;
-    this.children = [];
+    this.around = {};
     this.problem = null;
     this.forms = new Map();
     this.model = new TimelineModel();
@@ -39,7 +41,6 @@ export class RunPage {
     this.timeline = new TimelineView({
       model: this.model,
       select: (id) => this.select(id, true),
-      isLive: () => this.run !== null && !isOver(this.run) && this.run.stored_status === "running",
     });
     this.openPlace({ query });
   }
@@ -74,7 +75,7 @@ export class RunPage {
   }
 
   get liveState() {
-    return this.stream?.state ?? "off";
+    return this.stream?.state ?? "wait";
   }
 
   checkLive() {
@@ -84,6 +85,7 @@ export class RunPage {
   makeActions() {
     return new RunActions({
       run: () => this.run,
+      knowsGraph: () => this.knowsGraph(),
       step: () => this.inspector.stepBefore(),
       fork: () => this.fork(this.inspector.stepBefore()),
       whenDone: () => this.reload(),
@@ -113,7 +115,6 @@ export class RunPage {
     }
     this.follow();
     this.loadView();
-    this.loadChildren();
     refresh();
   }
 
@@ -137,11 +138,12 @@ export class RunPage {
   /** Of a run that has ended, look now and then whether it has been retried. */
   checkLater() {
     clearTimeout(this.recheck);
-    if (this.isStopped) return;
+    if (this.isStopped || this.problem) return;
+    const { updated } = this.run;
     this.recheck = setTimeout(async () => {
       if (!settings.paused && !document.hidden) await this.refreshRun();
-      if (isOver(this.run)) this.checkLater();
-      else this.follow();
+      if (isOver(this.run) && this.run.updated === updated) this.checkLater();
+      else this.follow(); // it may have ended again
     }, RECHECK);
   }
 
@@ -184,8 +186,8 @@ export class RunPage {
     const current = this.model.rows.get(this.timeline.selected);
     const urgent = this.model.mostUrgent();
     if (!urgent) return;
-    const followed = current && (this.isPinned || current.id === urgent.id);
-    this.select(followed ? current.id : urgent.id, false);
+    const isFollowed = current && (this.isPinned || current.id === urgent.id);
+    this.select(isFollowed ? current.id : urgent.id, false);
   }
 
   select(id, byReader) {
@@ -196,9 +198,10 @@ export class RunPage {
       this.chosenRow = id;
       setQuery({ row: String(id) });
       this.isSheetOpen = true;
+      if (this.hasSheet) requestAnimationFrame(() => giveFocus(document.querySelector(".inspector")));
     }
-    this.timeline.show(id);
-    this.inspector.show(row);
+    this.timeline.show(id, byReader);
+    this.inspector.show(row, byReader);
     refresh();
   }
 
@@ -218,12 +221,18 @@ export class RunPage {
   }
 
   leave() {
-    if (this.isSheetOpen && matchMedia("(max-width: 900px)").matches) {
-      this.isSheetOpen = false;
-      refresh();
-    } else {
-      go(pageUrl("runs"));
-    }
+    if (this.hasSheet) this.closeSheet();
+    else go(pageUrl("runs"));
+  }
+
+  get hasSheet() {
+    return this.isSheetOpen && NARROW.matches;
+  }
+
+  closeSheet() {
+    this.isSheetOpen = false;
+    refresh();
+    requestAnimationFrame(() => giveFocus(document.querySelector(".timeline-scroll")));
   }
 
   press(...names) {
@@ -234,7 +243,12 @@ export class RunPage {
   }
 
   fork(step) {
-    openForkDialog(this.run, step, this.about.graphs.includes(this.run.graph));
+    openForkDialog(this.run, step, this.knowsGraph());
+  }
+
+  /** Whether the server has the code of its graph. */
+  knowsGraph() {
+    return this.about.graphs.includes(this.run.graph);
   }
 
   show(view) {
@@ -247,6 +261,7 @@ export class RunPage {
   /** Load what the chosen view needs, besides the timeline. */
   async loadView(again = false) {
     if (!this.run || this.problem || this.isStopped) return;
+    this.loadAround();
     if (this.viewName === "state" && (!again || this.state.step === null)) this.state.load(this.state.step);
     if (this.viewName === "events" && !(again && this.events.hasMore)) this.events.load(!again);
     if (this.viewName === "graph") this.loadGraph();
@@ -263,7 +278,7 @@ export class RunPage {
   async loadGraph() {
     const select = (id) => this.select(id, true);
     this.graph ??= new GraphView({ graph: this.run.graph, runId: this.id, select });
-    if (!this.about.graphs.includes(this.run.graph)) {
+    if (!this.knowsGraph()) {
       this.graph.load(null);
       refresh();
       return;
@@ -274,17 +289,22 @@ export class RunPage {
     });
   }
 
-  async loadChildren() {
+  /** Load how many child runs it has, and of a queued run, why no worker takes it. What fails isn't shown. */
+  async loadAround() {
+    const { graph, queue, plan, status } = this.run;
+    const isHere = (lane) => lane.graph === graph && lane.queue === queue && lane.plan === plan;
     try {
-      this.children = (await get(runPath(this.id, "/children"))).runs;
+      const children = await get(runPath(this.id, "/children"));
+      const unserved = status === "queued" ? (await get("/workers")).unserved.find(isHere) : null;
+      this.around = { children, unserved };
     } catch {
-      this.children = []; // the run is shown without them
+      this.around = {};
     }
     refresh();
   }
 
   tick() {
-    if (!document.hidden && !settings.paused && this.timeline.isLive()) refresh();
+    if (!document.hidden && !settings.paused && this.run && isWorking(this.run)) refresh();
   }
 
   questionForms() {
@@ -319,13 +339,18 @@ export class RunPage {
     return h(
       "main",
       { class: `run-page${this.isSheetOpen ? " sheet-open" : ""}` },
-      runHeader(this.run, this.children, this.actions, this.about.read_only),
-      this.unserved(),
+      runHeader(this.run, this.around, this.actions, this.about.read_only),
+      this.model.problem && h("p.hint", `The rest of its journal can't be read: ${this.model.problem}`),
       h(
         "div.run-body",
-        h("div.run-main", tabs(VIEWS, this.viewName, (view) => this.show(view)), this.content()),
+        h(
+          "div.run-main",
+          { inert: this.hasSheet },
+          tabs(VIEWS, this.viewName, (view) => this.show(view)),
+          this.content(),
+        ),
         this.inspector.view(this.run, this.questionForms(), this.about.read_only),
-        h("button.sheet-close", { onclick: () => ((this.isSheetOpen = false), refresh()) }, "back to the timeline"),
+        h("button.sheet-close", { onclick: () => this.closeSheet() }, "back to the timeline"),
       ),
     );
   }
@@ -343,15 +368,6 @@ export class RunPage {
       default:
         return this.timeline.view(this.run, this.shownAt);
     }
-  }
-
-  unserved() {
-    if (this.run.status !== "queued" || this.about.graphs.includes(this.run.graph)) return null;
-    return h(
-      "p.hint",
-      "The run waits for a worker that has the code of its graph: ",
-      h("code", "limpet worker MODULE:GRAPH"),
-    );
   }
 
   missing() {

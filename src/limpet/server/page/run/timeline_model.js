@@ -31,6 +31,7 @@ export class TimelineModel {
     this.total = answer.total;
     this.ready = answer.ready;
     this.active = answer.active ?? null;
+    this.problem = answer.problem;
     this.changes += 1;
     this.flatRows = null;
   }
@@ -111,8 +112,18 @@ export class TimelineModel {
   }
 }
 
+/** Whether a process executes a run. */
+export function isWorking(run) {
+  return run.status === "running";
+}
+
+/** The status of a row: what was under way waits as its run does, until a process executes that again. */
+export function statusOf(row, run) {
+  return row.status === "running" && !isWorking(run) ? run.status : row.status;
+}
+
 /** The pieces of a row on the time axis: when it worked, which attempts failed, and when it waited. */
-export function piecesOf(row, now) {
+export function piecesOf(row, now, isLive = true) {
   const end = row.end ?? Math.max(now, row.start);
   const stops = [
     ...(row.attempts ?? []).map(([from, to, error]) => ({ kind: "failed", from, to, note: error })),
@@ -133,7 +144,7 @@ export function piecesOf(row, now) {
   const isOpen = row.end === undefined;
   if (end > at || !pieces.length)
     pieces.push({
-      kind: isOpen && stops.length && stops.at(-1).kind === "wait" && row.status !== "running" ? "wait" : "work",
+      kind: isOpen && (!isLive || (stops.at(-1)?.kind === "wait" && row.status !== "running")) ? "wait" : "work",
       from: at,
       to: end,
     });
@@ -141,6 +152,8 @@ export function piecesOf(row, now) {
 }
 
 const GAP_WIDTH = 60;
+/** The part of the axis that all gaps may take: else little is left of a narrow one. */
+const GAPS_PART = 0.4;
 const MAX_GAPS = 8;
 /** A gap is left out if it is this part of the time in which something worked. */
 const GAP_PART = 0.2;
@@ -150,7 +163,7 @@ const TICK_DISTANCE = 110;
 
 /** The axis for rows, `width` pixels wide. While the run is live it is a little longer, so that bars rarely shrink. */
 export function timeAxis(rows, width, now, isLive) {
-  const busy = busyTimes(rows, now);
+  const busy = busyTimes(rows, now, isLive);
   if (!busy.length) return new TimeAxis([], width, now);
   const worked = busy.reduce((sum, [from, to]) => sum + to - from, 0);
   const least = Math.max(worked * GAP_PART, SHORTEST_GAP);
@@ -179,11 +192,11 @@ export function timeAxis(rows, width, now, isLive) {
 }
 
 /** The times in which something worked, in order, without overlaps. */
-function busyTimes(rows, now) {
+function busyTimes(rows, now, isLive) {
   const times = [];
   for (const row of rows) {
     if (row.kind === "branch") continue;
-    for (const piece of piecesOf(row, now)) {
+    for (const piece of piecesOf(row, now, isLive)) {
       if (piece.kind !== "wait") times.push([piece.from, piece.to]);
       else times.push([piece.from, piece.from], [piece.to, piece.to]);
     }
@@ -213,11 +226,12 @@ class TimeAxis {
     this.start = start;
     const gaps = parts.filter((part) => part.isGap).length;
     const shown = parts.reduce((sum, part) => sum + (part.isGap ? 0 : part.to - part.from), 0);
-    this.scale = shown > 0 ? Math.max(width - gaps * GAP_WIDTH, 40) / shown : 0;
+    const gapWidth = Math.min(GAP_WIDTH, (width * GAPS_PART) / gaps);
+    this.scale = shown > 0 ? (width - (gaps && gaps * gapWidth)) / shown : 0;
     let x = 0;
     for (const part of parts) {
       part.x = x;
-      part.width = part.isGap ? GAP_WIDTH : (part.to - part.from) * this.scale;
+      part.width = part.isGap ? gapWidth : (part.to - part.from) * this.scale;
       x += part.width;
     }
     this.length = x;

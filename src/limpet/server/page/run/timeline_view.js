@@ -2,7 +2,7 @@
 
 import { h, refresh } from "../core/dom.js";
 import { count, exactTime, span, statusMark, toneOf } from "../parts/labels.js";
-import { piecesOf, timeAxis } from "./timeline_model.js";
+import { isWorking, piecesOf, statusOf, timeAxis } from "./timeline_model.js";
 
 const ROW_HEIGHT = 30;
 /** Rows above and below the visible ones that are there already. */
@@ -15,15 +15,16 @@ const MOST_ZOOM = 256;
 const LONGEST_LABEL = 15;
 
 export class TimelineView {
-  constructor({ model, select, isLive }) {
+  constructor({ model, select }) {
     this.model = model;
     this.select = select;
-    this.isLive = isLive;
     this.zoom = 1;
     this.top = 0;
     this.height = 600;
     this.width = 800;
     this.selected = null;
+    this.wanted = null;
+    this.isAway = false;
     this.observer = new ResizeObserver(() => this.measure());
   }
 
@@ -31,15 +32,16 @@ export class TimelineView {
     this.observer.disconnect();
   }
 
-  /** Show a row as selected, and bring it into view. */
-  show(id) {
+  /** Show a row as selected, and bring it into view: unless it follows the run, and the reader looks elsewhere. */
+  show(id, byReader = true) {
+    if (byReader || (id !== this.selected && !this.isAway)) this.wanted = id;
     this.selected = id;
     this.model.reveal(id);
-    this.wanted = id;
     refresh();
   }
 
   view(run, now) {
+    this.run = run;
     const flat = this.model.flat();
     const axis = this.axis(flat, now);
     const all = [...flat, ...this.activeRows().map((row) => ({ row, depth: 0 }))];
@@ -93,20 +95,21 @@ export class TimelineView {
   }
 
   axis(flat, now) {
-    const isLive = this.isLive();
+    const isLive = isWorking(this.run);
     const moment = isLive && this.model.rows.size < MANY ? Math.round(now * 4) : 0;
     const key = `${this.model.changes} ${this.width} ${this.zoom} ${flat.length} ${isLive} ${moment}`;
     if (this.axisKey !== key) {
       this.axisKey = key;
       const rows = this.model.rows.values();
-      this.lastAxis = timeAxis([...rows, ...this.activeRows()], this.trackWidth() - 110, now, isLive);
+      const width = this.trackWidth();
+      this.lastAxis = timeAxis([...rows, ...this.activeRows()], width - Math.min(110, width * 0.4), now, isLive);
     }
     return this.lastAxis;
   }
 
   /** What is under way, but has no row yet: a row is made when a step is saved. */
   activeRows() {
-    if (!this.isLive()) return [];
+    if (!isWorking(this.run)) return [];
     return (this.model.active ?? []).map((each, index) => ({
       id: `active-${index}`,
       kind: "step",
@@ -146,7 +149,7 @@ export class TimelineView {
             h(
               "span.gap",
               { key: `gap-${index}`, title: `${text} in which nothing worked`, css: place(x, width) },
-              `⋯ ${text}`,
+              width < 36 ? "⋯" : `⋯ ${text}`,
             ),
           ),
       ),
@@ -174,7 +177,7 @@ export class TimelineView {
       h(
         "div.track",
         axis.gaps().map((gap, index) => h("span.track-gap", { key: `gap-${index}`, css: place(gap.x, gap.width) })),
-        bars(row, axis, now),
+        bars(row, axis, now, this.run),
       ),
     );
   }
@@ -195,7 +198,7 @@ export class TimelineView {
             this.model.isOpen(row) ? "▾" : "▸",
           )
         : h("span.arrow"),
-      statusMark(row.status, 14),
+      statusMark(statusOf(row, this.run), 14),
       h("span.timeline-name", row.label || "…"),
       row.output && h("span.badge", { title: "emitted items" }, `${row.output} ⇢`),
     );
@@ -221,7 +224,7 @@ export class TimelineView {
       this.observer.observe(element);
       this.measure();
     }
-    if (this.wanted === null || this.wanted === undefined) return;
+    if (this.wanted === null) return;
     const index = all.findIndex((each) => each.row.id === this.wanted);
     if (index < 0) return;
     this.wanted = null;
@@ -240,13 +243,17 @@ export class TimelineView {
 
   scroll(element) {
     this.top = element.scrollTop;
-    if (this.model.flat().length > ALL) refresh();
+    const flat = this.model.flat();
+    if (flat.length > ALL) refresh();
+    if (this.wanted !== null) return; // it is about to be brought into view
+    const place = flat.findIndex((each) => each.row.id === this.selected) * ROW_HEIGHT;
+    this.isAway = place < this.top - ROW_HEIGHT || place > this.top + this.height;
   }
 }
 
-function bars(row, axis, now) {
+function bars(row, axis, now, run) {
   const end = row.end ?? now;
-  const pieces = piecesOf(row, now).map((piece, index) => bar(piece, index, row, axis));
+  const pieces = piecesOf(row, now, isWorking(run)).map((piece, index) => bar(piece, index, row, axis));
   const last = axis.x(end);
   const words = row.kind === "mark" ? row.label : barText(row, now);
   return [...pieces, h("span", { key: "text", class: "bar-text", css: place(last + 8) }, words)];

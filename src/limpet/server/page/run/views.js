@@ -3,10 +3,10 @@
 import { get, getText, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { pageUrl, setQuery } from "../core/router.js";
-import { codePanel, copyJsonButton, stateCode } from "../parts/code.js";
+import { codePanel, compareCode, copyJsonButton, needsGraph, stateCode } from "../parts/code.js";
 import { attempt } from "../parts/dialog.js";
-import { count, exactTime, shortId, span, statusLabel, timeView } from "../parts/labels.js";
-import { diffView, shortForm, stateTree, TreeState, valueTree } from "../parts/values.js";
+import { count, exactTime, shortId, size, span, statusLabel, timeView } from "../parts/labels.js";
+import { diffView, putLarge, shortForm, stateTree, TreeState, valueTree } from "../parts/values.js";
 import { isOver, whatOf } from "../runs/lists.js";
 
 /** Nodes above which no picture is drawn. */
@@ -31,28 +31,20 @@ export class GraphView {
       if (text !== this.text) {
         this.text = text;
         this.picture = pictureOf(text);
-        this.problem = "";
       }
+      this.problem = "";
     }, this);
   }
 
   view(rows = [], selected = null) {
     if (this.problem) return h("p.field-problem", this.problem);
-    if (this.facts === null) return this.unknown();
+    if (this.facts === null) return h("div.empty", needsGraph());
     if (this.facts?.nodes.length > MOST_NODES) return this.counts(rows);
     if (!this.picture) return h("p.faint", "drawing …");
     return h("div.picture", {
       onshow: (element) => this.attach(element, selected),
       onclick: (event) => this.click(event, rows),
     });
-  }
-
-  unknown() {
-    return h(
-      "div.empty",
-      h("p", "The server doesn't have the code of this graph, so it can't draw it."),
-      h("p", h("code", "limpet serve --graph MODULE:GRAPH")),
-    );
   }
 
   attach(element, selected) {
@@ -77,12 +69,15 @@ export class GraphView {
     const visits = new Map();
     for (const row of rows) visits.set(row.label, (visits.get(row.label) ?? 0) + 1);
     const nodes = this.facts.nodes.map((node) => [node, visits.get(node) ?? 0]).sort((a, b) => b[1] - a[1]);
+    const about = this.runId ? "; this is how often each has run" : "";
     return h(
       "div",
-      h("p.faint", `${count(nodes.length)} nodes are too many for a picture; this is how often each has run.`),
+      h("p.faint", `${count(nodes.length)} nodes are too many for a picture${about}.`),
       h(
         "ul.node-counts",
-        nodes.slice(0, MOST_NODES).map(([node, times]) => h("li", { key: node }, h("b", count(times)), ` ${node}`)),
+        nodes
+          .slice(0, MOST_NODES)
+          .map(([node, times]) => h("li", { key: node }, this.runId && h("b", `${count(times)} `), node)),
       ),
       h("p.faint", `and ${count(nodes.length - MOST_NODES)} more`),
     );
@@ -167,11 +162,14 @@ export class StateView {
     }, this);
   }
 
-  async loadKey(key) {
-    const found = await get(runPath(this.id, "/state"), { step: this.step, key });
-    const { [key]: gone, ...large } = this.state.large;
-    this.state = { values: { ...this.state.values, ...found.values }, large };
-    refresh();
+  /** Load a large value of the state that is shown: meanwhile, another one may be. */
+  loadKey(key) {
+    const { step } = this;
+    const { values, large } = this.state;
+    return attempt(async () => {
+      const found = await get(runPath(this.id, "/state"), { step, key });
+      putLarge(found.values, values, large);
+    });
   }
 
   view(run) {
@@ -206,7 +204,7 @@ export class StateView {
 
 const PAGE = 200;
 const TYPES = ["step", "output", "retry", "error", "question", "answer", "message", "sleep", "task_start", "update"];
-const PLACE = new Set(["type", "run_id", "cursor", "at", "step", "node", "branch", "task", "layer"]);
+const PLACE = new Set(["type", "run_id", "cursor", "at", "step", "node", "branch", "task", "layer", "large"]);
 
 export class EventsView {
   constructor(id) {
@@ -257,13 +255,21 @@ export class EventsView {
       this.problem && h("p.field-problem", this.problem),
       h(
         "ol.events",
-        this.events.map((event) => this.entry(event)),
+        this.events.map((event, index) => this.entry(event, this.events[index - 1]?.cursor)),
       ),
       this.hasMore && h("button", { onclick: () => this.load() }, "later events"),
     );
   }
 
-  entry(event) {
+  /** Load the large values of an event, that comes after another one. */
+  loadWhole(event, after) {
+    return attempt(async () => {
+      const found = await get(runPath(this.id, "/events"), { after, type: this.type, limit: 1, whole: true });
+      Object.assign(event, found.events[0], { large: undefined });
+    });
+  }
+
+  entry(event, before) {
     const rest = Object.fromEntries(Object.entries(event).filter(([name]) => !PLACE.has(name)));
     const isOpen = this.tree.isOpen(event.cursor, false);
     const where = [event.branch, event.node ?? event.task].filter(Boolean).join("/");
@@ -279,6 +285,9 @@ export class EventsView {
         h("span.faint", Object.keys(rest).length ? shortForm(rest) : ""),
       ),
       isOpen && valueTree(rest, this.tree, `${event.cursor}\0`),
+      isOpen &&
+        event.large &&
+        h("button.small", { onclick: () => this.loadWhole(event, before) }, `${size(sum(event.large))}, show`),
     );
   }
 }
@@ -325,10 +334,11 @@ export class ComparePage {
       this.changes &&
         h(
           "section.panel",
-          h("h2", "From the left to the right"),
+          h("h2", "From the first to the second"),
           diffView({ changes: this.changes, load: (key) => this.load(key), tree: this.tree }),
         ),
       this.same?.length > 0 && h("p.faint", `The same in both: ${this.same.join(", ")}`),
+      codePanel(compareCode(this.sides)),
     );
   }
 
@@ -371,6 +381,11 @@ export class ComparePage {
       ),
     );
   }
+}
+
+/** The bytes of all values. */
+function sum(sizes) {
+  return Object.values(sizes).reduce((total, each) => total + each, 0);
 }
 
 function stepOf(text) {

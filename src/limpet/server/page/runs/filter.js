@@ -55,6 +55,7 @@ export class FilterBar {
             role: "option",
             "aria-selected": String(index === this.chosen),
             class: index === this.chosen ? "chosen" : null,
+            onshow: (element) => index === this.chosen && element.scrollIntoView({ block: "nearest" }),
             onmousedown: (event) => {
               event.preventDefault();
               this.take(each);

@@ -3,7 +3,7 @@
 import { get, post, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { pageUrl } from "../core/router.js";
-import { attempt, say } from "../parts/dialog.js";
+import { attempt, giveFocus, say } from "../parts/dialog.js";
 import { hasButtons, QuestionForm } from "../parts/forms.js";
 import { count, relativeTime, shortId, shortText, span, statusMark, timeView } from "../parts/labels.js";
 
@@ -161,16 +161,19 @@ export class WaitingList {
           "ul",
           this.runs.slice(0, this.shows).map((run) => this.entry(run)),
         ),
-      this.isOpen && this.runs.length > this.shows && this.moreButton(),
+      this.isOpen && this.total > this.shows && this.more(),
     );
   }
 
-  moreButton() {
+  /** The way to those that aren't shown: here, as far as they are loaded. */
+  more() {
+    const left = `${count(this.total - this.shows)} more`;
+    if (this.shows >= this.runs.length) return h("a", { href: pageUrl("runs", { q: "status:paused" }) }, left);
     const showAll = () => {
       this.shows = this.runs.length;
       refresh();
     };
-    return h("button.small", { onclick: showAll }, `${count(this.runs.length - this.shows)} more`);
+    return h("button.small", { onclick: showAll }, left);
   }
 
   entry(run) {
@@ -225,6 +228,7 @@ export class WaitingList {
     this.runs = this.runs.filter((each) => each.run_id !== run.run_id);
     this.total -= 1;
     refresh();
+    requestAnimationFrame(() => giveFocus(document.querySelector(".waiting .heading")));
   }
 }
 

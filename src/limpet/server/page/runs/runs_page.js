@@ -81,7 +81,7 @@ export class RunsPage {
   }
 
   get liveState() {
-    return this.stream?.state ?? "off";
+    return this.stream?.state ?? "wait";
   }
 
   checkLive() {
