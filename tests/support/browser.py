@@ -25,6 +25,7 @@ if find_spec("playwright") is None and not os.environ.get("CI"):
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from playwright.sync_api import Locator as Locator
+from playwright.sync_api import Route as Route
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 

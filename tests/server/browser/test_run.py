@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any
 
-from limpet import MemoryStore
+from limpet import END, LimpetError, MemoryStore, RunPaused, StateGraph, emit, pause
+from limpet.testing import FakeClock
 from support import sample_runs
-from support.browser import Locator, Page, Visitor, expect
+from support.browser import PHONE, SCREEN, Locator, Page, Route, Visitor, address_of, expect
+
+SOONER = """
+const later = window.setTimeout;
+window.setTimeout = (call, time, ...rest) => later(call, time === 10000 ? 300 : time, ...rest);
+"""
+"""Has the page look sooner whether a run that has ended was continued."""
+
+OF_ONE_KEY = re.compile("[?&]key=")
+"""Requests for a large value."""
 
 
 def step(page: Page, name: str) -> Locator:
@@ -170,3 +181,157 @@ def test_a_graph_of_thousands_of_nodes_is_counted_not_drawn(serve: Any, visitor:
     expect(page.get_by_role("listitem").filter(has_text="node 0")).to_be_visible()
     page.get_by_role("link", name="wide", exact=True).click()
     expect(page.get_by_text("2,000 nodes are too many for a picture")).to_be_visible()
+
+
+def test_a_long_run_on_a_phone_opens_on_its_error_too(serve: Any, visitor: Visitor) -> None:
+    """H20: only the rows that are in view are in the document, and the failed one is among them."""
+    store = MemoryStore()
+    graph = failing_after(2000).compile(store=store, preserve=True)
+    list(graph.stream({}, run_id="long"))
+    page = visitor.open(serve(store, [graph]), "/runs/long", viewport=PHONE)
+    expect(page.get_by_text("2,001 rows")).to_be_visible()
+    expect(page.get_by_role("region", name="error")).to_be_in_viewport(ratio=1)
+    expect(page.get_by_role("treeitem", selected=True)).to_be_visible()
+    assert page.get_by_role("treeitem").count() < 100
+    tree = page.get_by_role("tree", name="steps").bounding_box()
+    row = page.get_by_role("treeitem", selected=True).bounding_box()
+    assert tree is not None
+    assert row is not None
+    assert tree["y"] < row["y"] < tree["y"] + tree["height"]
+
+
+def test_all_bars_are_on_the_axis_of_a_phone(serve: Any, visitor: Visitor) -> None:
+    """H20: however many waits are left out of it."""
+    clock = FakeClock()
+    store = MemoryStore(clock)
+
+    def ask(state: Any) -> dict[str, Any]:
+        clock.skip(2)
+        return {"answer": pause("And now?")}
+
+    graph = StateGraph({"answer": str}, name="asking", max_iterations=None).add_node("ask", ask)
+    graph.add_node("fail", lambda state: 1 / 0).set_entry_point("ask")
+    graph.add_conditional_edges("ask", lambda state: state["answer"], {"again": "ask", "enough": "fail"})
+    graph.add_edge("fail", END).compile(store=store, preserve=True)
+    for answer in (None, *["again"] * 6, "enough"):
+        with suppress(RunPaused, LimpetError):
+            graph.execute({}, run_id="asked") if answer is None else graph.resume("asked", answer)
+        clock.skip(3600)
+    page = visitor.open(serve(store, [graph]), "/runs/asked", viewport=PHONE)
+    expect(page.get_by_role("treeitem", selected=True)).to_contain_text("fail")
+    outside = page.evaluate("""() => [...document.querySelectorAll(".bar")].filter((bar) => {
+      const [inner, outer] = [bar, bar.parentElement].map((each) => each.getBoundingClientRect());
+      return inner.left < outer.left - 1 || inner.right > outer.right + 1;
+    }).length""")
+    assert outside == 0
+    assert page.locator(".bar").count() >= 8
+
+
+def test_what_is_queued_again_waits_and_says_for_what(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: nothing is shown as running until a worker has it."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
+    expect(step(page, "rate").get_by_role("img", name="failed")).to_be_visible()
+    samples.graphs["research"].get("rocks-5").retry()
+    expect(page.get_by_text("stays queued: no worker is running")).to_be_visible()
+    expect(step(page, "rate").get_by_role("img", name="queued")).to_be_visible()
+    expect(page.get_by_role("treeitem").get_by_role("img", name="running")).to_have_count(0)
+    expect(inspector(page).get_by_role("img", name="queued")).to_be_visible()
+    assert step(page, "rate").locator(".bar").last.get_attribute("class") == "bar bar-wait"
+
+
+def test_a_run_that_was_continued_elsewhere_and_ended_again_is_shown_anew(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: its rows, too, although the page has looked only now and then since the first end."""
+    server = serve(samples.store, samples.graphs.values())
+    page = visitor.arrive(server, viewport=SCREEN)
+    page.add_init_script(SOONER)
+    page.goto(address_of(server, "/runs/rocks-5"))
+    expect(page.get_by_role("button", name="ended")).to_be_visible()
+    expect(page.get_by_role("region", name="error")).to_be_visible()
+    samples.graphs["research"].resume("rocks-5", {"strict": False})
+    expect(step(page, "combine")).to_be_visible()
+    expect(page.get_by_role("region", name="error")).to_have_count(0)
+
+
+def test_a_slow_answer_is_not_shown_as_that_of_another_step(serve: Any, visitor: Visitor) -> None:
+    """H20: neither large values nor differences; and what was loaded is there when the step is shown again."""
+    store = MemoryStore()
+    graph = large_values().compile(store=store, preserve=True)
+    graph.execute({}, run_id="large")
+    page = visitor.open(serve(store, [graph]), "/runs/large?view=state")
+    held: list[Route] = []
+    page.route(OF_ONE_KEY, lambda route: held.append(route))
+    show = page.locator(".state-view .tree")
+    page.get_by_role("spinbutton").fill("1")
+    page.keyboard.press("Enter")
+    with page.expect_request(OF_ONE_KEY):
+        show.get_by_role("button", name="40 kB, show").click()
+    page.get_by_role("spinbutton").fill("2")
+    page.keyboard.press("Enter")
+    expect(show.get_by_text("step 2")).to_be_visible()
+    answer_all(page, held)
+    expect(show.get_by_role("button", name="40 kB, show")).to_be_visible()
+
+    page.get_by_role("tab", name="timeline").click()
+    step(page, "first").click()
+    with page.expect_request(OF_ONE_KEY):
+        inspector(page).get_by_role("button", name="40 kB, show").click()
+    step(page, "second").click()
+    expect(inspector(page)).to_contain_text("step 2")
+    answer_all(page, held)
+    expect(key_of(page, "large").get_by_role("button", name="40 kB, show")).to_be_visible()
+    expect(page.get_by_role("status").get_by_text("Cannot")).to_have_count(0)
+
+
+def test_large_values_of_events_and_output_are_loaded_when_they_are_asked_for(
+    serve: Any, visitor: Visitor
+) -> None:
+    """H20: with their sizes on the buttons."""
+    store = MemoryStore()
+    graph = large_values().compile(store=store, preserve=True)
+    graph.execute({}, run_id="large")
+    page = visitor.open(serve(store, [graph]), "/runs/large?view=events")
+    page.get_by_role("button", name=re.compile("step.*second")).click()
+    page.get_by_role("button", name="40 kB, show").click()
+    expect(page.get_by_text("b" * 200).first).to_be_visible()
+    page.get_by_role("tab", name="timeline").click()
+    step(page, "first").click()
+    inspector(page).get_by_role("region", name="emitted").get_by_role("button", name="49 kB, show").click()
+    expect(inspector(page).get_by_text("emitted" * 20).first).to_be_visible()
+
+
+def answer_all(page: Page, held: list[Route]) -> None:
+    """Let the requests through that were held, and wait until the page has their answers."""
+    assert held
+    for route in held:
+        with page.expect_response(route.request.url):
+            route.continue_()
+    held.clear()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def failing_after(steps: int) -> StateGraph:
+    """A cycle that fails after so many steps."""
+
+    def count(state: Any) -> dict[str, Any]:
+        if state.get("count", 0) == steps:
+            raise ValueError("no more")
+        return {"count": state.get("count", 0) + 1}
+
+    graph = StateGraph({"count": int}, name="failing", max_iterations=None).add_node("count", count)
+    return graph.set_entry_point("count").add_conditional_edges(
+        "count", lambda state: True, {True: "count", False: END}
+    )
+
+
+def large_values() -> StateGraph:
+    """Two steps that change a large value, and emit one."""
+
+    def first(state: Any) -> dict[str, Any]:
+        emit(["emitted" * 7000])
+        return {"large": "a" * 40_000, "small": "step 1"}
+
+    graph = StateGraph({"large": str, "small": str}, name="large").add_node("first", first)
+    graph.add_node("second", lambda state: {"large": "b" * 40_000, "small": "step 2"})
+    return graph.set_entry_point("first").add_edge("first", "second").set_finish_point("second")

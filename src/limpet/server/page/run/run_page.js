@@ -149,7 +149,7 @@ export class RunPage {
 
   async refreshRun() {
     try {
-      this.run = await get(runPath(this.id));
+      this.takeRun(await get(runPath(this.id)));
     } catch (error) {
       if (error.status === 404) {
         this.problem = error;
@@ -167,12 +167,16 @@ export class RunPage {
   }
 
   take(answer) {
-    const before = this.run;
     this.model.take(answer);
-    this.run = answer.run;
-    if (before?.step !== this.run.step || before?.status !== this.run.status) this.loadViewSoon();
+    this.takeRun(answer.run);
     if (!answer.more) this.selectChosen();
     refresh();
+  }
+
+  takeRun(run) {
+    const before = this.run;
+    this.run = run;
+    if (before.step !== run.step || before.status !== run.status) this.loadViewSoon();
   }
 
   /** Show what the address names as selected; else, at first, what needs attention. */
