@@ -280,3 +280,46 @@ def test_nothing_moves_for_those_who_want_less_of_it(server: Served, visitor: Vi
     assert page.evaluate("document.getAnimations().length") == 0
     page.emulate_media(reduced_motion="no-preference")
     assert page.evaluate("document.getAnimations().length") > 0
+
+
+def test_the_focus_is_on_what_was_opened(server: Served, visitor: Visitor) -> None:
+    """H20: on the page after a click on a link, and never lost with what had it."""
+    page = visitor.open(server)
+    focused = "document.activeElement.tagName"
+    page.get_by_role("link", name="rocks-5").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="rocks-5")).to_be_visible()
+    expect(page.get_by_role("main")).to_be_focused()
+    page.keyboard.press("r")
+    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("main")).to_be_focused()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="yes").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("answered kelp-1")).to_be_visible()
+    expect(page.get_by_role("button", name="Waiting for you")).to_be_focused()
+    assert page.evaluate(focused) == "BUTTON"
+
+
+def test_keys_lead_to_the_filter_and_back_from_everywhere(server: Served, visitor: Visitor) -> None:
+    """H20."""
+    page = visitor.open(server)
+    for path, outer in (("/graphs/article", "/graphs"), ("/workers", "/runs"), ("/runs/rocks-5", "/runs")):
+        opened(page, server, path)
+        page.keyboard.press("Escape")
+        expect(page).to_have_url(server.address + outer)
+        opened(page, server, path)
+        page.keyboard.press("/")
+        expect(page.get_by_role("combobox", name="filter the runs")).to_be_focused()
+        expect(page).to_have_url(f"{server.address}/runs")
+        page.keyboard.press("Escape")
+
+
+def test_a_menu_closes_with_a_click_elsewhere(server: Served, visitor: Visitor) -> None:
+    """H20."""
+    page = visitor.open(server, "/runs/rocks-5")
+    page.get_by_label("more actions").click()
+    expect(page.get_by_role("button", name="rollback")).to_be_visible()
+    page.get_by_role("banner").click(position={"x": 600, "y": 20})
+    expect(page.get_by_role("button", name="rollback")).to_have_count(0)

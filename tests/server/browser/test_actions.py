@@ -291,3 +291,31 @@ def test_schedules_are_triggered_paused_and_deleted(samples: Any, serve: Any, vi
     exec(python, {"STORE": samples.store})
     dialog.get_by_role("button", name="Close", exact=True).click()
     expect(page.get_by_text("Nothing starts by itself yet")).to_be_visible()
+
+
+def test_what_is_refused_without_a_dialog_says_why(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: a run with secrets isn't exported; without the code of a graph, nothing is set back."""
+    visitor.excuse("status of 403")
+    page = visitor.open(serve(samples.store), "/runs/tides-3")
+    page.get_by_role("treeitem").first.wait_for()
+    page.get_by_label("more actions").click()
+    page.get_by_role("button", name="export").click()
+    expect(page.get_by_text("run 'tides-3' has secrets")).to_be_visible()
+    page.get_by_label("more actions").click()
+    page.get_by_role("button", name="rollback").click()
+    expect(page.get_by_role("dialog")).to_contain_text("limpet serve --graph MODULE:GRAPH")
+    expect(page.get_by_role("dialog").get_by_role("spinbutton")).to_have_count(0)
+
+
+def test_the_code_of_a_comparison_reads_both_states(numbers: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    store, graph = numbers
+    graph.fork("numbers-1", step=1, new_run_id="numbers-2", update={"text": "other"})
+    page = visitor.open(serve(store, [graph]), "/compare?a=numbers-1&a_step=1&b=numbers-2")
+    page.get_by_text("The same as a command line and in Python").click()
+    command, python = (page.get_by_role("figure").nth(index).locator("code").inner_text() for index in (0, 1))
+    assert command == "diff <(limpet runs state --step 1 numbers-1) <(limpet runs state numbers-2)"
+    names: dict[str, Any] = {"STORE": store}
+    exec(python, names)
+    assert dict(names["before"]) == {"big": BIG, "text": "as it was"}
+    assert dict(names["after"]) == {"big": BIG, "text": "other"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from limpet import MemoryStore
 from support import sample_runs
-from support.browser import Page, Visitor, address_of, expect
+from support.browser import PHONE, Page, Visitor, address_of, expect
 from support.http_server import TOKEN
 from support.waiting import until
 
@@ -239,3 +239,29 @@ def test_a_store_that_can_only_be_read_offers_no_changes(samples: Any, serve: An
     page.goto(address_of(server, "/graphs/article", ""))
     expect(page.get_by_role("heading", name="article")).to_be_visible()
     expect(page.get_by_role("button", name="Start")).to_have_count(0)
+
+
+def test_all_runs_that_wait_for_a_person_can_be_reached(serve: Any, visitor: Visitor) -> None:
+    """H20: also where more wait than are listed on top."""
+    store = MemoryStore()
+    graph = sample_runs.survey().compile(store=store)
+    for number in range(60):
+        list(graph.stream({}, run_id=f"asked-{number}"))
+    page = visitor.open(serve(store, [graph]))
+    waiting = page.get_by_role("region", name="runs that wait for you")
+    expect(waiting.get_by_role("heading", name="Waiting for you (60)")).to_be_visible()
+    waiting.get_by_role("button", name="55 more").click()
+    expect(waiting.get_by_role("listitem")).to_have_count(50)
+    waiting.get_by_role("link", name="10 more").click()
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("link", name="older").click()
+    expect(page.get_by_role("link", name="asked-0")).to_have_count(1)
+
+
+def test_a_list_without_boxes_shows_whole_ids_on_a_phone(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    server = serve(samples.store, samples.graphs.values(), read_only=True)
+    page = visitor.open(server, viewport=PHONE)
+    link = page.get_by_role("row").get_by_role("link", name="papers-4")
+    expect(link).to_be_visible()
+    assert link.evaluate("(link) => link.parentElement.scrollWidth <= link.parentElement.clientWidth")

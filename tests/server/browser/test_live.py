@@ -178,3 +178,28 @@ def test_a_page_whose_server_went_away_says_so(samples: Any, visitor: Visitor) -
     expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
     page.get_by_role("link", name="graphs").click()
     expect(page.get_by_text("the server doesn't answer: is limpet serve still running?")).to_be_visible()
+
+
+def test_a_reader_who_looks_elsewhere_is_not_pulled_back(
+    ticking: Ticking, work: Work, serve: Any, visitor: Visitor
+) -> None:
+    """H20: while the newest step is shown beside the timeline, which follows again from its end on."""
+    page = visitor.open(serve(ticking.store, [ticking.graph]), "/runs/ticking-1")
+    work()
+    ticking.allow(35)
+    expect(page.get_by_text("35 rows")).to_be_visible()
+    expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()
+    tree = page.get_by_role("tree", name="steps")
+    tree.hover()
+    page.mouse.wheel(0, -100_000)
+    expect(page.get_by_role("treeitem").first).to_be_in_viewport()
+    step = page.get_by_role("complementary", name="the selected step")
+    for number in (36, 40):
+        ticking.allow(number)
+        expect(step).to_contain_text(f"step {number}")
+        assert tree.evaluate("(tree) => tree.scrollTop") == 0
+    page.mouse.wheel(0, 100_000)
+    expect(page.get_by_role("treeitem").last).to_be_in_viewport()
+    ticking.allow(45)
+    expect(step).to_contain_text("step 45")
+    expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()

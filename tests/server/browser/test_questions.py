@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, RunPaused
+from limpet import MemoryStore, RunPaused, Workflow, pause
 from limpet.server import app
 from limpet.server.question_links import QuestionLink, seal_link
 from support import sample_runs
@@ -200,3 +200,45 @@ def test_a_link_that_has_expired_or_was_forged_shows_no_question(
         expect(page.get_by_role("button")).to_have_count(0)
     page.goto(f"{server.address}/answer/{valid}")
     expect(page.get_by_role("button", name="yes")).to_be_visible()
+
+
+def test_arrow_keys_choose_among_radio_buttons(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: they don't move in the timeline then."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/batch-6")
+    form = question(page, "How shall the index be rebuilt?")
+    form.get_by_role("radio", name="all").focus()
+    page.keyboard.press("ArrowDown")
+    expect(form.get_by_role("radio", name="changed")).to_be_checked()
+    page.keyboard.press("ArrowLeft")
+    expect(form.get_by_role("radio", name="all")).to_be_checked()
+    assert "row=" not in page.url
+
+
+def test_fields_of_questions_have_the_question_as_their_name(serve: Any, visitor: Visitor) -> None:
+    """H20: for screen readers; each of several questions can be given to a person by a link of its own."""
+    store = MemoryStore()
+
+    def ask(state: Any) -> dict[str, Any]:
+        return {
+            "name": pause("What is it called?"),
+            "size": pause("How large?", schema={"enum": list(range(9))}),
+        }
+
+    flow = Workflow("asking")
+    flow.add_task("name", lambda: pause("What is it called?"))
+    flow.add_task("size", lambda: pause("How large?", schema={"enum": list(range(9))}))
+    flow.compile(store=store)
+    list(flow.stream({}, run_id="asked"))
+    server = serve(store, [flow])
+    page = visitor.open(server, "/runs/asked")
+    expect(page.get_by_role("textbox", name="What is it called?")).to_be_visible()
+    expect(page.get_by_role("combobox", name="How large?")).to_be_visible()
+    page.get_by_label("more actions").click()
+    page.get_by_role("button", name="link").click()
+    dialog = page.get_by_role("dialog", name="Make link")
+    dialog.get_by_role("combobox", name="the question").select_option("How large?")
+    dialog.get_by_role("button", name="Make link").click()
+    link = dialog.get_by_role("textbox", name="the link").input_value()
+    page.goto(link)
+    expect(page.get_by_text("How large?")).to_be_visible()
+    expect(page.get_by_text("What is it called?")).to_have_count(0)

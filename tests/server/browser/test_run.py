@@ -239,7 +239,7 @@ def test_what_is_queued_again_waits_and_says_for_what(samples: Any, serve: Any, 
     assert step(page, "rate").locator(".bar").last.get_attribute("class") == "bar bar-wait"
 
 
-def test_a_run_that_was_continued_elsewhere_and_ended_again_is_shown_anew(
+def test_a_run_that_another_process_has_resumed_and_ended_is_shown_as_it_is(
     samples: Any, serve: Any, visitor: Visitor
 ) -> None:
     """H20: its rows, too, although the page has looked only now and then since the first end."""
@@ -292,7 +292,7 @@ def test_large_values_of_events_and_output_are_loaded_when_they_are_asked_for(
     graph = large_values().compile(store=store, preserve=True)
     graph.execute({}, run_id="large")
     page = visitor.open(serve(store, [graph]), "/runs/large?view=events")
-    page.get_by_role("button", name=re.compile("step.*second")).click()
+    page.get_by_role("button", name="step second").click()
     page.get_by_role("button", name="40 kB, show").click()
     expect(page.get_by_text("b" * 200).first).to_be_visible()
     page.get_by_role("tab", name="timeline").click()
@@ -312,7 +312,7 @@ def answer_all(page: Page, held: list[Route]) -> None:
 
 
 def failing_after(steps: int) -> StateGraph:
-    """A cycle that fails after so many steps."""
+    """A cycle that fails after this many steps."""
 
     def count(state: Any) -> dict[str, Any]:
         if state.get("count", 0) == steps:

@@ -292,3 +292,38 @@ def test_a_page_under_a_path_of_a_host_uses_its_login(samples: Any, serve: Any, 
     expect(phone.get_by_text("How shall the index be rebuilt?")).to_be_visible()
     paths = [each.removeprefix(server.address) for each in visitor.requests]
     assert [path for path in paths if not path.startswith("/tools/limpet")] == []
+
+
+def test_a_value_that_looks_like_an_element_is_shown_as_a_text(serve: Any, visitor: Visitor) -> None:
+    """H20: wherever a schema has something else than a text; a form is shown all the same."""
+    refresh = {"http-equiv": "refresh", "content": "0;url=http://127.0.0.1:9/"}
+    shapes = [
+        {"tag": "meta", "props": refresh, "children": []},
+        {"tag": "script", "props": {}, "children": [{"tag": "#text", "text": "window.hacked = true"}]},
+        {"css": {"position": "fixed", "inset": "0"}, "class": "over"},
+    ]
+    schemas: dict[str, Any] = {"broken": {"type": "object", "properties": None}, "list": {"enum": 5}}
+    for number, shape in enumerate(shapes):
+        schemas[f"title-{number}"] = {"type": "string", "title": shape}
+        schemas[f"about-{number}"] = {
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": shape}},
+        }
+        schemas[f"choice-{number}"] = {"enum": [shape, shapes]}
+    store = MemoryStore()
+    graph = StateGraph({"which": str, "answer": str}, name="odd")
+    graph.add_node("ask", lambda state: {"answer": pause("?", schema=schemas[state["which"]])})
+    graph.set_entry_point("ask").set_finish_point("ask").compile(store=store)
+    page = visitor.open(serve(store, [graph]))
+    expect(page.get_by_text("There are no runs yet")).to_be_visible()
+    server = page.url.rstrip("/")
+    for which in schemas:
+        list(graph.stream({"which": which}, run_id=which))
+        page.goto(f"{server}/runs/{which}")
+        form = page.get_by_role("region", name="questions")
+        expect(
+            form.get_by_role("button", name="Answer").or_(form.get_by_role("button")).first
+        ).to_be_visible()
+        check_harmless(page)
+        assert page.url == f"{server}/runs/{which}"
+        assert page.locator("body meta, .over, form [style]").count() == 0

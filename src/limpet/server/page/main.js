@@ -134,7 +134,7 @@ export function topBar(page, current, about) {
         },
         themeSign(),
       ),
-      h("button.plain", { "aria-label": "help", title: "keys and help (?)", onclick: openHelp }, "?"),
+      h("button.plain.help", { "aria-label": "help", title: "keys and help (?)", onclick: openHelp }, "?"),
     ),
   );
 }

@@ -273,7 +273,8 @@ class TimeAxis {
         ticks.push({ x: this.x(this.start + after), text: after < distance / 2 ? "0" : tickText(after, distance) });
       }
     }
-    return ticks.filter((tick, index) => index === 0 || tick.x - ticks[index - 1].x > 40);
+    const isFree = ({ x, text }) => !this.gaps().some((gap) => gap.x >= x && gap.x < x + text.length * 7);
+    return ticks.filter((tick, index) => isFree(tick) && (index === 0 || tick.x - ticks[index - 1].x > 40));
   }
 }
 

@@ -84,6 +84,7 @@ export class TimelineView {
           { css: { height: `${all.length * ROW_HEIGHT}px` } },
           all.slice(first, last).map((each, index) => this.row(each, first + index, axis, now)),
         ),
+        !all.length && h("p.faint.loading", "no step has ended yet"),
       ),
     );
   }
