@@ -293,7 +293,7 @@ def test_large_values_of_events_and_output_are_loaded_when_they_are_asked_for(
     graph.execute({}, run_id="large")
     page = visitor.open(serve(store, [graph]), "/runs/large?view=events")
     page.get_by_role("button", name="step second").click()
-    page.get_by_role("button", name="40 kB, show").click()
+    page.get_by_role("button", name="40 kB, show", exact=True).click()
     expect(page.get_by_text("b" * 200).first).to_be_visible()
     page.get_by_role("tab", name="timeline").click()
     step(page, "first").click()
