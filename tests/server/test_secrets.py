@@ -244,6 +244,67 @@ def test_live_streams_have_no_secret() -> None:
             assert not any(form in str(events.messages) for form in FORMS)
 
 
+def talked(store: Any) -> StateGraph:
+    """A graph that got a message and an answer that are secret only by the names of their fields."""
+    graph = StateGraph({"password": Annotated[str, secret]}, name="talked")
+
+    def listen(state: Any) -> None:
+        receive("login")
+        receive("password")
+
+    def ask(state: Any) -> None:
+        pause("Who?")
+
+    graph.add_node("listen", listen).add_node("ask", ask)
+    graph.set_entry_point("listen").add_edge("listen", "ask").add_edge("ask", END)
+    graph.compile(store=store, preserve=True)
+    graph.start({"password": "x"}, run_id="r")
+    graph.get("r").send("login", Login("ann", CANARY))
+    graph.get("r").send("password", CANARY)
+    for answer in ((), (Login("bob", CANARY),)):
+        with suppress(LimpetError):
+            graph.resume("r", *answer)
+    assert graph.get("r").status == "completed"
+    return graph
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_a_secret_field_of_a_message_or_an_answer_is_masked(
+    knows_code: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H19: also inside of an instance of a class."""
+    store = MemoryStore()
+    graphs = [talked(store)]
+    if not knows_code:
+        monkeypatch.setattr(user_types.TYPES, "is_known", lambda name: False)
+        graphs = []
+    with Client(app(store, graphs, token=TOKEN), store, None) as client:
+        events = client.read("/runs/r/events")["events"]
+        assert {"message", "answer"} <= {event["type"] for event in events}
+        assert CANARY not in str(events)
+        details = [client.read(f"/runs/r/timeline/{row}") for row in range(2)]
+        assert "bob" in str(details)
+        assert CANARY not in str(details)
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_a_cursor_that_was_made_up_shows_no_secret(knows_code: bool) -> None:
+    """H19: it says that the run has no secrets, and where to read from."""
+    store = MemoryStore()
+    graphs = [talked(store)]
+    with served(store, graphs if knows_code else []) as server, server.client() as client:
+        records = store.head("r").sequence
+        for record in range(records):
+            forged = f"2:{record}.0.0.0.0.{record}.0.0:r"
+            page = client.get(f"{API}/runs/r/events", params={"after": forged})
+            assert page.status_code == 200
+            live = Events(server, "/runs/r/live", **{"Last-Event-ID": forged})
+            live.join(60)
+            for shown in (page.json()["events"], live.messages):
+                assert len(shown) > 0
+                assert CANARY not in str(shown)
+
+
 def test_the_default_of_a_secret_key_is_not_in_the_schema() -> None:
     """H19: a form needs its type alone."""
     store = MemoryStore()

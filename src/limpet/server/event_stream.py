@@ -16,7 +16,7 @@ KEEP_ALIVE: Final = 15.0
 VALUES: Final = ("update", "appended", "merged", "replaced")
 """The fields of an event that have values of the state, by key."""
 
-MASKED: Final = (*VALUES, "data")
+MASKED: Final = (*VALUES, "data", "value", "answers")
 """The fields in which keys may be secret. Those of an event itself may have the name of such a key."""
 
 NOTHING_NEW: Final = b": nothing new\n\n"
