@@ -29,7 +29,7 @@ from limpet import (
 from limpet.journal.encoding import user_types
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
-from support.http_api import CANARY, Client, filled, required
+from support.http_api import CANARY, Client, filled, plain, required
 from support.http_server import API, TOKEN, Events, served
 
 FORMS = (CANARY, b64encode(CANARY.encode()).decode().rstrip("="))
@@ -229,6 +229,28 @@ def test_a_run_with_secrets_is_not_exported_over_http() -> None:
             refused = client.read(f"/runs/{run_id}/export", 403)
             assert refused["code"] == "has-secrets"
             assert "limpet runs export" in refused["advice"]
+
+
+def test_a_run_with_a_secret_that_only_its_values_tell_is_not_exported_over_http() -> None:
+    """H19: the result of a task that was added as it ran, a secret of pydantic's own kind, a message that waits."""
+    store = MemoryStore()
+    grown = Workflow("grown", store=store, preserve=True)
+    grown.add_template("log_in", lambda: f"session {CANARY}", secret=True)
+    grown.add_task("plan", lambda ctx: ctx.add_task("late", run="log_in") and None)
+    grown.execute({}, run_id="grown")
+    filling = plain(lambda state: {"account": Account(name="ann")}, {"account": Any}, "filling")(store)
+    filling.execute({}, run_id="filled")
+    filling.execute({"account": Account(name="ann")}, run_id="begun")
+    listening = plain(lambda state: {"got": receive("account")}, name="listening")(store)
+    listening.start({}, run_id="posted")
+    with Client(app(store, [grown, filling, listening], token=TOKEN), store, None) as client:
+        assert client.get(f"{API}/runs/posted/export").status_code == 200
+        listening.get("posted").send("account", Account(name="ann"))
+        for run_id in ("grown", "filled", "begun", "posted"):
+            assert client.read(f"/runs/{run_id}/export", 403)["code"] == "has-secrets", run_id
+    with Client(app(store, [], token=TOKEN), store, None) as client:
+        for run_id in ("grown", "filled", "begun", "posted"):
+            assert client.read(f"/runs/{run_id}/export", 403)["code"] == "has-secrets", run_id
 
 
 def test_live_streams_have_no_secret() -> None:

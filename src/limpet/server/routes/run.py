@@ -6,11 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from limpet.engine.following.cursor import EventCursor
-from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
+from limpet.engine.operations.export import exported_run
 from limpet.errors import StoreError, StoreUnavailable
+from limpet.graphs.secrets import MASK
+from limpet.journal.export import ExportedRun
+from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.store import RUNNING
 from limpet.server.endpoint import (
     ANYTHING,
@@ -28,6 +30,7 @@ from limpet.server.endpoint import (
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.timeline import MAX_ROWS
+from limpet.server.values import shown_value
 
 RUN_FILE: Final = "application/octet-stream"
 
@@ -110,33 +113,37 @@ def delete(request: ApiRequest) -> dict[str, Any]:
 
 def export(request: ApiRequest) -> FileAnswer:
     """The run with its whole journal, as a file. A run with secrets is refused, as the file would have them."""
-    if _has_secrets(request):
-        refused = HttpProblem(
-            403,
-            "has-secrets",
-            f"run {request.run_id!r} has secrets, which an exported file has in plain text",
-        )
-        raise refused.with_advice(
-            "export it where its store is: limpet runs export, or Runs(store).export(…)"
-        )
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        path = Path(folder, "exported.run")
-        request.service.runs.export(request.run_id, path)
-        return FileAnswer(path.read_bytes(), RUN_FILE, f"{request.run_id}.run")
+    if not request.service.secrets(request.run_id):
+        exported = exported_run(client_for(request.service.store), request.run_id)
+        if not _has_secrets(exported):
+            return FileAnswer(exported.to_bytes(), RUN_FILE, f"{request.run_id}.run")
+    refused = HttpProblem(
+        403, "has-secrets", f"run {request.run_id!r} has secrets, which an exported file has in plain text"
+    )
+    raise refused.with_advice("export it where its store is: limpet runs export, or Runs(store).export(…)")
 
 
-def _has_secrets(request: ApiRequest) -> bool:
-    """Whether a run has secret keys, or has asked a secret question."""
-    if request.service.secrets(request.run_id):
-        return True
-    feed = EventFeed(request.service.store, request.run_id, EventCursor(), frozenset())
-    while True:
-        batch = feed.read()
-        asking = [entry.event for entry in batch.entries if entry.event["type"] in ("question", "pause")]
-        if any(question.get("secret") for event in asking for question in event["questions"]):
+def _has_secrets(exported: ExportedRun) -> bool:
+    """Whether a run has anything that is masked wherever it is shown, or has asked a secret question."""
+    if not exported.records:
+        return False
+    tail = ViewedTail(exported.head(), 1, exported.records)
+    return any(_has_mask(shown_value(record)) for _, record in read_records(tail))
+
+
+def _has_mask(shown: Any) -> bool:
+    waiting = [shown]
+    while waiting:
+        part = waiting.pop()
+        if part == MASK:
             return True
-        if not batch.has_more:
-            return False
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            if part.get("secret") is True and "prompt" in part:
+                return True
+            waiting += part.values()
+    return False
 
 
 def import_(request: ApiRequest) -> dict[str, Any]:
