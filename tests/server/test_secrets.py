@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from limpet import (
     END,
@@ -335,3 +336,40 @@ def test_the_default_of_a_secret_key_is_not_in_the_schema() -> None:
         assert schema["password"]["writeOnly"] is True
         assert "default" not in schema["password"]
         assert schema["topic"]["default"] == ""
+
+
+class Credentials(BaseModel):
+    """The type of a secret key, whose own fields aren't marked."""
+
+    pin: str = CANARY
+    kind: Literal["hunter2-canary"] = CANARY
+
+
+class Defaults(BaseModel):
+    """A state whose keys have secrets in their defaults and examples."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"password": CANARY}]})
+
+    password: Annotated[str, secret] = ""
+    login: Login = Login("ann", CANARY)
+    logins: list[Login] = Field([], examples=[[{"password": CANARY}]])
+    credentials: Annotated[Credentials | None, secret] = None
+    default: dict[str, int] = {"shown": 1}
+
+
+@pytest.mark.parametrize("has_pydantic", [True, False])
+def test_no_schema_has_a_secret_in_a_default(has_pydantic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: neither inside of that of another key, nor in the type of a secret one."""
+    store = MemoryStore()
+    flow = Workflow("flow", secrets=["password"], store=store)
+    flow.add_task("use", lambda password, login={"password": CANARY}, mode="fast": 1)
+    graph = plain(lambda state: None, Defaults, "defaults")(store)
+    if not has_pydantic:
+        monkeypatch.setitem(sys.modules, "pydantic", None)
+    with Client(app(store, [flow, graph], token=TOKEN), store, None) as client:
+        for name, keys in (("flow", {"login", "mode"}), ("defaults", {"login", "credentials", "default"})):
+            shown = client.read(f"/graphs/{name}")["schema"]
+            assert keys <= shown["properties"].keys()
+            assert CANARY not in str(shown)
+        assert client.read("/graphs/flow")["schema"]["properties"]["mode"]["default"] == "fast"
+        assert shown["properties"]["default"]["default"] == {"shown": 1}
