@@ -12,7 +12,8 @@ from limpet.graphs.names import SERVER_KEY
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import LONGEST_LINK, QuestionLink, open_link, seal_link
 from support.graphs import fan
-from support.http_api import Client, api, article, asking
+from support.http_api import Client, api, article, asking, plain
+from support.http_server import API
 
 LINK = QuestionLink("kelp/1", 1.5, "ask:1:1", 2e9, "Bö")
 
@@ -37,6 +38,27 @@ def test_a_link_answers_one_question_and_nothing_else() -> None:
         assert client.read(f"/questions/{link}")["is_open"] is False
         assert client.read("/runs/r", 401)["code"] == "no-token"
         assert client.act("/runs/r/link", 401)["code"] == "no-token"
+
+
+def test_a_stranger_may_send_less_than_who_has_the_token() -> None:
+    """H19: the server would have to hold it for as many clients as come."""
+    with api(plain(lambda state: {"said": pause("?")})) as client:
+        client.run_until_it_stops("r")
+        link = link_of(client)
+        kept = client.headers["authorization"]
+        client.forget_token()
+        for wrong in (
+            client.post(f"{API}/questions/{link}/answer", json={"value": "x" * 100_000}),
+            client.post(
+                f"{API}/questions/{link}/answer",
+                content=iter([b" " * 60_000] * 2),
+                headers={"content-type": "application/json"},
+            ),
+        ):
+            assert (wrong.status_code, wrong.json()["code"]) == (413, "too-large")
+        assert client.read(f"/questions/{link}")["is_open"] is True
+        client.headers["authorization"] = kept
+        client.act(f"/questions/{link}/answer", value="x" * 100_000)
 
 
 def test_who_answered_by_a_link_is_known() -> None:

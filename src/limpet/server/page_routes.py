@@ -62,7 +62,7 @@ class _Pages:
         token = request.query_params.get("token")
         if token is not None and self._guard.token is not None and same(token, self._guard.token):
             return self._with_cookie(request, RedirectResponse(_path_without_token(request), 303))
-        user = await self._guard.user_of(headers, request.cookies)
+        user = await self._guard.user_if_known(headers, request.cookies)
         return self._document(request, 401 if user is None else 200)
 
     async def show_public(self, request: Request) -> Response:

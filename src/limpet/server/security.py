@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import inspect
 import ipaddress
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
@@ -37,6 +38,11 @@ LONGEST_HOST: Final = 253
 HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 
 SAFE_METHODS: Final = ("GET", "HEAD")
+
+REFUSED: Final = (401, 403)
+"""With an error of such a status, as FastAPI's `HTTPException` has one, a host's own check refuses a request."""
+
+log = logging.getLogger("limpet.server")
 
 Allowed = bool | str | None
 """Whether a request is allowed; if so, it may be the name of who makes it."""
@@ -86,22 +92,38 @@ class Guard(NamedTuple):
         return same(cookies.get(cookie_name(headers), ""), session_value(self.token))
 
     async def user_of(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
-        """Who makes a request: a name, or an empty one; None if it isn't allowed."""
+        """Who makes a request: a name, or an empty one; None if it isn't allowed.
+
+        Raises what the host's own check raises, except an error of 401 or 403, by which it refuses the request.
+        """
         if self.has_token(headers, cookies):
             return ""
-        if self.authenticate is None:
-            return None
-        allowed: Any
-        if inspect.iscoroutinefunction(self.authenticate):
-            allowed = await self.authenticate(headers)
-        else:
-            # In a thread, as it may ask a database. What it gives may be awaitable all the same.
-            allowed = await asyncio.to_thread(self.authenticate, headers)
-            if inspect.isawaitable(allowed):
-                allowed = await allowed
+        try:
+            allowed = await self._allowed(headers)
+        except Exception as problem:
+            if getattr(problem, "status_code", None) in REFUSED:
+                return None
+            raise
         if isinstance(allowed, str) and allowed:
             return allowed
         return "" if allowed is True else None
+
+    async def user_if_known(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
+        """The same for what strangers may see, too: None also if the host's own check fails."""
+        try:
+            return await self.user_of(headers, cookies)
+        except Exception:
+            log.exception("authenticate failed for a request that needs no token")
+            return None
+
+    async def _allowed(self, headers: Mapping[str, str]) -> Any:
+        if self.authenticate is None:
+            return None
+        if inspect.iscoroutinefunction(self.authenticate):
+            return await self.authenticate(headers)
+        # In a thread, as it may ask a database. What it gives may be awaitable all the same.
+        allowed = await asyncio.to_thread(self.authenticate, headers)
+        return await allowed if inspect.isawaitable(allowed) else allowed
 
 
 def cookie_name(headers: Mapping[str, str]) -> str:

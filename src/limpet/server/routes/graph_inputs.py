@@ -230,7 +230,8 @@ def _without_secrets(schema: JsonSchema, secrets: frozenset[str]) -> JsonSchema:
         found = _references(waiting.pop()) & shared.keys() - hidden
         hidden |= found
         waiting += [shared[name] for name in found]
-    return _Hiding(secrets, hidden).shown(schema)
+    shown: JsonSchema = _Hiding(secrets, hidden).shown(schema)
+    return shown
 
 
 def _schemas_of_secrets(schema: Any, secrets: frozenset[str]) -> Iterator[Any]:
