@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
 from pathlib import Path
+from time import time
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -28,6 +29,7 @@ from support.waiting import SOON, until
 pytest.importorskip("uvicorn", reason="the extra server isn't installed")
 
 from limpet.cli.commands import serve
+from limpet.server.security import CODE_LASTS, is_browser_code
 
 SLOW = """
 import os, time
@@ -484,6 +486,24 @@ def test_where_there_is_no_browser_nothing_fails(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "get", none)
     serve._open_browser("http://localhost")
+
+
+def test_the_browser_is_opened_without_the_token(limpet: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H20: other users of the machine can read how a program is started."""
+    opened: list[str] = []
+
+    def work(server: Any, supervisor: Any, signals: Any, url: str, output: Any) -> int:
+        opened.append(url)
+        return 0
+
+    monkeypatch.setattr(serve, "_work", work)
+    monkeypatch.setattr(serve.Output, "interactive", property(lambda output: True))
+    assert limpet("serve", "--graph", "flows:graph", "--port", "0", "--token", CHOSEN).code == 0
+    (url,) = opened
+    assert CHOSEN not in url
+    _, _, code = url.partition("/?token=")
+    assert is_browser_code(code, CHOSEN, time())
+    assert not is_browser_code(code, CHOSEN, time() + CODE_LASTS + 1)
 
 
 @needs_signals

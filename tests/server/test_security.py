@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from time import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -12,7 +14,7 @@ from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
-from limpet.server.security import Guard, is_address, split_host
+from limpet.server.security import CODE_LASTS, Guard, browser_code, is_address, split_host
 from support.http_api import CANARY, HOST, api, article, asking, filled, required
 from support.http_server import API, TOKEN
 
@@ -146,6 +148,49 @@ def test_odd_methods_do_nothing(method: str) -> None:
         assert client.read("/runs/kelp")["status"] == "paused"
         client.forget_token()
         assert client.head(f"{API}/runs/kelp").status_code == 401
+
+
+def test_a_code_for_a_browser_opens_the_page_once_and_soon() -> None:
+    """H20: it is on a command line, which other users of the machine can read."""
+    now = time()
+    code = browser_code(TOKEN, now)
+    expires, _, seal = browser_code(TOKEN, now - CODE_LASTS - 1).partition(".")
+    with api() as client:
+        client.forget_token()
+
+        def opens(given: str) -> bool:
+            client.cookies.clear()
+            answer = client.get("/runs", params={"token": given, "q": "x"}, follow_redirects=False)
+            if answer.status_code == 401:
+                return False
+            assert (answer.status_code, answer.headers["location"]) == (303, "/runs?q=x")
+            return client.get(f"{API}/runs").status_code == 200
+
+        assert opens(code)
+        assert not opens(code)
+        assert opens(browser_code(TOKEN, now + 1))
+        later = str(int(expires) + 10**6)
+        wrong = (
+            browser_code("another token", now),
+            f"{expires}.{seal}",
+            f"{later}.{seal}",
+            seal,
+            ".",
+            "",
+            "é.é",
+        )
+        assert not any(map(opens, wrong))
+        assert client.get(f"{API}/runs", headers={"authorization": f"Bearer {code}"}).status_code == 401
+
+
+def test_the_token_is_dropped_from_the_address_however_it_is_spelt() -> None:
+    """H20: else the page would lead to itself for ever."""
+    with api() as client:
+        client.forget_token()
+        for name in ("token", "%74oken", "%74%6F%6B%65%6E"):
+            query = f"a=1&{name}={quote(TOKEN)}&tokens=2"
+            answer = client.get(f"/runs?{query}", follow_redirects=False)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/runs?a=1&tokens=2")
 
 
 def test_every_answer_forbids_browsers_to_run_or_embed_it() -> None:

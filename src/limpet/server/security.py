@@ -34,6 +34,9 @@ HEADERS: Final = {
 }
 """What every answer has: a browser runs nothing that isn't a file of the server, and no page embeds it."""
 
+CODE_LASTS: Final = 60.0
+"""Seconds in which a browser that is started with a code has to use it."""
+
 LONGEST_HOST: Final = 253
 HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 
@@ -135,6 +138,23 @@ def cookie_name(headers: Mapping[str, str]) -> str:
 def session_value(token: str) -> str:
     """What the cookie of a browser that gave the token has: not the token itself, which may be used elsewhere."""
     return hmac.digest(token.encode(), b"limpet session", "sha256").hex()
+
+
+def browser_code(token: str, now: float) -> str:
+    """What opens the page in place of the token, once and soon: for a command line, which other users can read."""
+    expires = str(int((now + CODE_LASTS) * 1000))
+    return f"{expires}.{_code_seal(token, expires)}"
+
+
+def is_browser_code(code: str, token: str, now: float) -> bool:
+    """Whether a text is such a code for this token, and its time isn't over."""
+    expires, _, seal = code.partition(".")
+    return same(seal, _code_seal(token, expires)) and int(expires) >= now * 1000
+
+
+def _code_seal(token: str, expires: str) -> str:
+    content = f"limpet browser {expires}".encode("utf-8", "replace")
+    return hmac.digest(token.encode(), content, "sha256").hex()
 
 
 def host_names(hosts: Collection[str]) -> list[str]:
