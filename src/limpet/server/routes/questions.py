@@ -8,7 +8,7 @@ from limpet.durations import moment_of
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.run_query import RunQuery, Search
-from limpet.errors import UsageError
+from limpet.errors import AlreadyAnswered, LimpetError, RunError, UsageError
 from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import Question
 from limpet.server.endpoint import (
@@ -64,7 +64,8 @@ def make_link(request: ApiRequest) -> dict[str, Any]:
     question = _asked(info, values.get("question"))
     now = client_for(request.service.store).now()
     expires = moment_of(values.get("expires") or LINK_LASTS, now, "expires")
-    link = QuestionLink(info.run_id, info.created, question.id, expires, values.get("name") or "")
+    name = values.get("name") or ""
+    link = QuestionLink(info.run_id, info.created, question.id, expires, name, request.user)
     return {"path": f"/answer/{seal_link(request.service.store, link)}", "expires": expires}
 
 
@@ -86,9 +87,16 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer the question that a link is about."""
     link = _link(request)
     info = _run_of(request, link)
-    by = request.user or link.name or "a link"
+    by = request.user or link.answers_as
     answers = {link.question: request.values["value"]}
-    request.service.runs.answer(info.run_id, answers=answers, by=by)
+    try:
+        request.service.runs.answer(info.run_id, answers=answers, by=by)
+    except LimpetError as problem:
+        # What the run asks besides is no matter of who has the link.
+        if isinstance(problem, AlreadyAnswered | RunError) or type(problem) is UsageError:
+            closed = HttpProblem(409, AlreadyAnswered.code, "this question is no longer open")
+            raise closed from problem
+        raise
     return {"answered": link.question, "run_id": info.run_id}
 
 
