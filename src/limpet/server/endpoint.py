@@ -46,6 +46,9 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 LARGEST_NUMBER: Final = 2**53
 """Whole numbers in requests are at most this large: JavaScript can't tell larger ones apart."""
 
+MAX_DIGITS: Final = 17
+"""Characters of such a number: one with thousands of zeros before it isn't read."""
+
 MAX_VALUES: Final = 1000
 """Values in the query of a request, at most."""
 
@@ -245,11 +248,8 @@ def _check_depth(body: Any) -> None:
 def _value_of_text(parameter: Parameter, text: str) -> Any:
     match parameter.kind:
         case "integer":
-            if (
-                text.removeprefix("-").isdecimal()
-                and text.isascii()
-                and abs(int(text[:20])) <= LARGEST_NUMBER
-            ):
+            is_whole = text.isascii() and text.removeprefix("-").isdecimal()
+            if is_whole and len(text) <= MAX_DIGITS and abs(int(text)) <= LARGEST_NUMBER:
                 return int(text)
             raise UsageError(f"the parameter {parameter.name!r} must be a whole number, not {text[:80]!r}")
         case "flag":
