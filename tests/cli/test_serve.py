@@ -170,6 +170,17 @@ def test_a_server_takes_its_token_and_says_it_once(served: Serve) -> None:
 
 
 @needs_signals
+def test_behind_a_proxy_with_tls_the_cookie_is_sent_over_tls_only(served: Serve) -> None:
+    """H20: the proxy says how the browser has reached it."""
+    server = served("--graph", "flows:graph")
+    for scheme in ("http", "https"):
+        with server.open("/session", method="POST", **{"x-forwarded-proto": scheme}) as answer:
+            assert answer.status == 204
+            assert ("Secure" in answer.headers["set-cookie"]) is (scheme == "https")
+    server.stop()
+
+
+@needs_signals
 def test_people_get_one_line_with_the_url_and_another_about_the_rest(started: Any, served: Serve) -> None:
     """H20: a token that the user chose isn't printed where it may end in a log."""
     other = served("--graph", "flows:graph")  # creates the store
