@@ -27,9 +27,11 @@ from limpet import (
     register_type,
     secret,
 )
+from limpet.graphs.secrets import MASK
 from limpet.journal.encoding import user_types
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
+from limpet.server.values import shown_value, size_of
 from support.http_api import CANARY, Client, filled, plain, required
 from support.http_server import API, TOKEN, Events, served
 
@@ -50,7 +52,7 @@ class Account(BaseModel):
     """A value of a state with a secret of pydantic's own kind."""
 
     name: str
-    key: SecretStr = SecretStr(CANARY)
+    pin: SecretStr = SecretStr(CANARY)
 
 
 class Secretive(BaseModel):
@@ -79,6 +81,7 @@ def secretive(store: Any) -> StateGraph:
 
     def fill(state: Any) -> dict[str, Any]:
         emit({"password": CANARY, "shown": 1})
+        emit(Login("ann", CANARY))
         return {
             "login": Login("ann", CANARY),
             "account": Account(name="ann"),
@@ -151,6 +154,7 @@ def paths(client: Client) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield path, params
                     for name, values in (
                         ("step", range(8)),
+                        ("a", range(8)),
                         ("b", range(8)),
                         ("whole", ["true"]),
                         ("key", [*Secretive.model_fields, "tasks", "inputs", "context", "dag"]),
@@ -182,6 +186,79 @@ def test_no_answer_has_a_secret(knows_code: bool, monkeypatch: pytest.MonkeyPatc
         assert client.read("/runs/graph/state")["values"]["topic"] == "x"
         assert "‹secret›" in client.get(f"{API}/runs/graph/state").text
     assert seen > 100
+
+
+def test_what_is_a_secret_by_its_own_type_is_masked() -> None:
+    """H19: pydantic's types, and a user's own that work as they do."""
+
+    @register_type
+    @dataclass
+    class Sealed:
+        content: str
+
+        def get_secret_value(self) -> str:
+            return self.content
+
+    assert shown_value([SecretStr(CANARY), {"a": Sealed(CANARY)}]) == [MASK, {"a": MASK}]
+
+
+def test_the_size_of_a_secret_is_not_told() -> None:
+    """H19: a short password is guessed sooner."""
+    store = MemoryStore()
+    graphs = run_all(store)
+    for known in (graphs, []):
+        with Client(app(store, known, token=TOKEN), store, None) as client:
+            sizes = client.read("/runs/graph/sizes")["sizes"]
+            assert {sizes[key] for key in ("password", "tokens", "key", "code")} == {size_of(MASK)}
+
+
+def keeping(store: Any, name: str, hint: Any) -> StateGraph:
+    """A graph whose state has a password, which is secret by its type or isn't."""
+    graph = StateGraph({"password": hint, "said": str}, name=name)
+    graph.add_node("only", run=lambda state: emit(Login("ann", state["password"])))
+    return graph.set_entry_point("only").set_finish_point("only").compile(store=store, preserve=True)
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_two_runs_are_compared_without_the_secrets_of_either(knows_code: bool) -> None:
+    """H19: also where only one of them says that the key is secret."""
+    store = MemoryStore()
+    graphs = [keeping(store, "marked", Annotated[str, secret]), keeping(store, "unmarked", str)]
+    graphs[0].execute({"password": CANARY}, run_id="marked")
+    graphs[1].execute({"password": "open", "said": "x"}, run_id="unmarked")
+    with Client(app(store, graphs if knows_code else [], token=TOKEN), store, None) as client:
+        for one, other in (("marked", "unmarked"), ("unmarked", "marked")):
+            found = client.read(f"/runs/{one}/compare", **{"with": other})
+            assert "said" in found["changes"]
+            assert CANARY not in str(found)
+            whole = client.read(f"/runs/{one}/compare", **{"with": other, "key": "password"})
+            assert CANARY not in str(whole)
+
+
+def test_a_key_that_was_marked_later_is_secret_in_earlier_runs() -> None:
+    """H19: the run doesn't know that, and the code does."""
+    store = MemoryStore()
+    keeping(store, "g", str).execute({"password": CANARY}, run_id="r")
+    marked = keeping(store, "g", Annotated[str, secret])
+    with Client(app(store, [marked], token=TOKEN), store, None) as client:
+        assert client.read("/runs/r/export", 403)["code"] == "has-secrets"
+        for path in ("state", "events", "output", "timeline/0", "timeline/1", "sizes"):
+            assert not any(form in client.get(f"{API}/runs/r/{path}").text for form in FORMS), path
+        for step in (0, 1):
+            assert CANARY not in str(client.read("/runs/r/diff", a=step, b=1 - step))
+        assert "said" not in client.read("/runs/r/state")["values"]
+
+
+def test_what_a_step_removed_is_masked() -> None:
+    """H19: in the difference of a later state from an earlier one."""
+    store = MemoryStore()
+    graph = StateGraph({"password": Annotated[str, secret]}, name="g")
+    graph.add_node("only", run=lambda state: {"password": CANARY})
+    graph.set_entry_point("only").set_finish_point("only").compile(store=store, preserve=True)
+    graph.execute({}, run_id="r")
+    with Client(app(store, [], token=TOKEN), store, None) as client:
+        changes = client.read("/runs/r/diff", a=1, b=0)["changes"]
+        assert changes == {"password": {"change": "removed", "before": MASK}}
 
 
 def test_no_answer_to_a_change_has_a_secret() -> None:
