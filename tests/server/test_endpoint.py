@@ -84,7 +84,7 @@ def test_a_body_that_does_not_fit_is_refused(content: bytes, kind: str, status: 
         assert client.read("/runs/kelp")["status"] == "failed"
 
 
-def test_a_body_has_only_so_many_levels() -> None:
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
     """H19: a deeper one is refused as it comes, not where it would be stored."""
 
     def nested(levels: int) -> Any:

@@ -193,7 +193,7 @@ def test_of_several_questions_a_link_is_of_the_one_that_is_named() -> None:
 
 
 @pytest.mark.parametrize("then", ["cancel", "answer", "rollback"])
-def test_a_link_tells_nothing_of_a_run_that_went_on(then: str) -> None:
+def test_a_link_tells_nothing_of_a_run_that_no_longer_asks(then: str) -> None:
     """H19: only that its question isn't open."""
     with api(asking) as client:
         client.run_until_it_stops("r")

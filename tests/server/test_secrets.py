@@ -55,6 +55,17 @@ class Account(BaseModel):
     pin: SecretStr = SecretStr(CANARY)
 
 
+@register_type
+@dataclass
+class Sealed:
+    """A secret of a user's own kind."""
+
+    content: str
+
+    def get_secret_value(self) -> str:
+        return self.content
+
+
 class Secretive(BaseModel):
     """A state with secrets of all kinds."""
 
@@ -190,15 +201,6 @@ def test_no_answer_has_a_secret(knows_code: bool, monkeypatch: pytest.MonkeyPatc
 
 def test_what_is_a_secret_by_its_own_type_is_masked() -> None:
     """H19: pydantic's types, and a user's own that work as they do."""
-
-    @register_type
-    @dataclass
-    class Sealed:
-        content: str
-
-        def get_secret_value(self) -> str:
-            return self.content
-
     assert shown_value([SecretStr(CANARY), {"a": Sealed(CANARY)}]) == [MASK, {"a": MASK}]
 
 
