@@ -17,6 +17,7 @@ from limpet.errors import LimpetError
 from limpet.journal.store import ENDED, RUNNING
 from limpet.server.event_stream import KEEP_ALIVE, NOTHING_NEW, message
 from limpet.server.problems import problem_details
+from limpet.server.timeline import Timelines
 
 GATHERED: Final = 0.25
 """Seconds between two messages, at least."""
@@ -29,13 +30,13 @@ Changes = Callable[[str], dict[str, Any]]
 
 
 async def timeline_stream(
-    client: LeaseClient, run_id: str, changes: Changes, version: str
+    timelines: Timelines, client: LeaseClient, run_id: str, changes: Changes, version: str
 ) -> AsyncIterator[bytes]:
     """What changes in a timeline after a version, until the run ends."""
     known_run: dict[str, Any] = {}
     silence = 0.0
     try:
-        with watched(client, run_id) as run:
+        with timelines.following(run_id), watched(client, run_id) as run:
             while True:
                 seen = run.version
                 found = await run_in_threadpool(changes, version)

@@ -46,7 +46,8 @@ async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
     def changes(version: str) -> dict[str, Any]:
         return timeline(request._replace(values={"after": version}))
 
-    return timeline_stream(client, request.run_id, changes, request.values.get("after") or "")
+    after = request.values.get("after") or ""
+    return timeline_stream(request.service.timelines, client, request.run_id, changes, after)
 
 
 async def run_changes(request: ApiRequest) -> AsyncIterator[bytes]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from threading import Lock
 from typing import Any, Final
@@ -23,11 +24,10 @@ MAX_ROWS: Final = 5000
 """Rows in one answer, at most."""
 
 KEPT_TIMELINES: Final = 8
-"""How many runs' timelines are remembered."""
+"""How many runs' timelines are remembered, besides those that are being followed."""
 
 KEPT_ROWS: Final = 250_000
-"""How many rows all of them may have, unless one alone has more."""
-
+"""How many rows all of these may have, unless one alone has more."""
 
 EVENTS_OF_PLACE: Final = 64
 """Events after which the place in the run's journal is noted, to read from there again."""
@@ -37,12 +37,13 @@ EVENTS_OF_ROW: Final = 2000
 
 
 class Timeline:
-    """The rows of one run, as far as its journal was read.
+    """The rows of one run, as far as its journal was read. `created` tells it from an earlier run of this id.
 
     Each row has the version at which it last changed: who knows a version gets only what changed since.
     """
 
-    def __init__(self, store: Store, run_id: str, known_secrets: frozenset[str]) -> None:
+    def __init__(self, store: Store, run_id: str, created: float, known_secrets: frozenset[str]) -> None:
+        self.created = created
         self._store = store
         self._run_id = run_id
         self._secrets = known_secrets
@@ -169,12 +170,31 @@ class Timeline:
 
 
 class Timelines:
-    """The timelines of the runs that were looked at last."""
+    """The timelines of the runs that are being followed, and of those that were looked at last."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[str, float], Timeline] = OrderedDict()
+        self._kept: OrderedDict[str, Timeline] = OrderedDict()
+        self._followers: Counter[str] = Counter()
+        """How many streams follow a run, by its id."""
+
+    @contextmanager
+    def following(self, run_id: str) -> Iterator[None]:
+        """Keep the timeline of a run for the length of a `with` block, however many others are looked at.
+
+        Without that, streams of many runs would make each other read and send all rows again, with each change.
+        """
+        with self._lock:
+            self._followers[run_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers[run_id] -= 1
+                if not self._followers[run_id]:
+                    del self._followers[run_id]
+            self._trim()
 
     def changes(
         self,
@@ -209,16 +229,20 @@ class Timelines:
 
     def _timeline(self, run_id: str, created: float, known_secrets: frozenset[str]) -> Timeline:
         with self._lock:
-            timeline = self._kept.pop((run_id, created), None)
-            if timeline is None:
-                timeline = Timeline(self._store, run_id, known_secrets)
-            self._kept[run_id, created] = timeline
+            timeline = self._kept.pop(run_id, None)
+            if timeline is None or timeline.created != created:
+                timeline = Timeline(self._store, run_id, created, known_secrets)
+            self._kept[run_id] = timeline
             return timeline
 
     def _trim(self) -> None:
         """Forget the timelines that weren't looked at for longest, if there are too many, or too large ones."""
         with self._lock:
-            rows = sum(map(len, self._kept.values()))
-            while len(self._kept) > 1 and (len(self._kept) > KEPT_TIMELINES or rows > KEPT_ROWS):
-                _, timeline = self._kept.popitem(last=False)
-                rows -= len(timeline)
+            unfollowed = [run_id for run_id in self._kept if run_id not in self._followers]
+            rows = sum(len(self._kept[run_id]) for run_id in unfollowed)
+            count = len(unfollowed)
+            for run_id in unfollowed[:-1]:
+                if count <= KEPT_TIMELINES and rows <= KEPT_ROWS:
+                    return
+                rows -= len(self._kept.pop(run_id))
+                count -= 1
