@@ -494,14 +494,24 @@ def test_rows_of_deleted_records_are_replaced_by_a_mark(store: Store) -> None:
 
 
 def test_a_timeline_ends_before_a_damaged_record() -> None:
-    """H19: what can be read is shown, and the run says that it is damaged."""
+    """H19: what can be read is shown, and it says why there is no more."""
     store = MemoryStore()
     run(kept(loop(10), store))
     records = store._runs[RUN].records
-    records[5] = records[5][:-1] + bytes([records[5][-1] ^ 1])
+    sound = records[5]
+    records[5] = sound[:-1] + bytes([sound[-1] ^ 1])
     reader = Reader(store)
-    reader.read(RUN)
-    assert 0 < len(reader.rows) < 10
+    for _ in range(2):
+        assert "damaged" in reader.read(RUN)["problem"]
+        assert 0 < len(reader.rows) < 10
+    stream = Stream(store)
+    stream.wait()
+    assert "damaged" in stream.messages[-2][1]["problem"]
+    assert stream.rows == reader.rows
+    records[5] = sound
+    again = Reader(store)
+    assert again.read(RUN)["problem"] is None
+    assert len(again.rows) == 10
 
 
 def test_only_the_newest_rows_of_a_very_long_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

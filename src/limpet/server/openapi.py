@@ -131,6 +131,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "items": _object({"branch": _TEXT, "label": _TEXT, "since": _NUMBER}),
             },
             "run": {"$ref": "#/components/schemas/Run"},
+            "problem": _OPTIONAL_TEXT,
         }
     ),
     "RowDetail": _object(
@@ -153,6 +154,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "events": {"type": "array", "items": _object({"type": _TEXT, "at": _NUMBER, "cursor": _TEXT})},
             "next": _OPTIONAL_TEXT,
             "more": {"type": "boolean"},
+            "problem": _OPTIONAL_TEXT,
         }
     ),
     "Comparison": _object({"changes": _OBJECT, "same": {"type": "array", "items": _TEXT}}),

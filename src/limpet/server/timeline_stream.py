@@ -34,15 +34,18 @@ async def timeline_stream(
 ) -> AsyncIterator[bytes]:
     """What changes in a timeline after a version, until the run ends."""
     known_run: dict[str, Any] = {}
+    known_problem: str | None = None
     silence = 0.0
     try:
         with timelines.following(run_id), watched(client, run_id) as run:
             while True:
                 seen = run.version
                 found = await run_in_threadpool(changes, version)
-                if found["rows"] or found["reset"] or found["run"] != known_run:
+                is_known = found["run"] == known_run and found["problem"] == known_problem
+                if found["rows"] or found["reset"] or not is_known:
                     version = found["version"]
                     known_run = found["run"]
+                    known_problem = found["problem"]
                     silence = 0.0
                     yield message("timeline", found, version)
                 if found["more"]:

@@ -64,6 +64,8 @@ class Timeline:
         """Tells the versions of these rows from those of others that were made of the same run."""
         self._is_in_doubt = False
         """Whether reading failed in the middle, so that it can't be continued."""
+        self._problem: str | None = None
+        """What is wrong with the record before which it ends."""
 
     def changes(self, version: str, limit: int, now: float | None) -> dict[str, Any]:
         """The rows that changed since a version, oldest change first, and the version after them."""
@@ -89,6 +91,7 @@ class Timeline:
                 "more": has_more or is_behind,
                 "ready": self._rows.ready,
                 "active": active,
+                "problem": self._problem,
             }
 
     def _known_version(self, version: str) -> int:
@@ -100,18 +103,21 @@ class Timeline:
     def _read(self, enough: int) -> bool:
         """Read new events, until there are enough changes for an answer; True if there are more.
 
-        A damaged record that can't be passed ends the timeline, unless it is the first: then this raises.
+        A damaged record that can't be passed ends the timeline, which says so, unless there are no rows: then this
+        raises.
         """
         self._is_in_doubt = True
         has_more = True
         while has_more and self._rows.log.version <= enough:
             try:
                 batch = self._feed.read()
-            except DamagedRecord:
+            except DamagedRecord as damage:
                 if not len(self):
                     raise
+                self._problem = damage.message
                 has_more = False
                 break
+            self._problem = None
             for entry in batch.entries:
                 self._rows.take(entry.event)
                 self._note_place(entry)
@@ -157,11 +163,15 @@ class Timeline:
         )
 
     def _events_from(self, number: int, count: int) -> Iterator[Event]:
+        """Some events, as far as they can be read."""
         place = self._places[number // EVENTS_OF_PLACE]
         feed = EventFeed(self._store, self._run_id, place, self._secrets)
         left = count + number % EVENTS_OF_PLACE
         while left > 0:
-            batch = feed.read()
+            try:
+                batch = feed.read()
+            except DamagedRecord:
+                return
             for entry in batch.entries[:left]:
                 yield entry.event
             left -= len(batch.entries)
