@@ -61,11 +61,11 @@ def shown_event(event: Event, secrets: Collection[str] = (), whole: bool = False
         shown[field] = shown_value(value, secrets if field in MASKED else ())
     if whole:
         return shown
-    sizes: dict[str, int] = {}
-    for field in VALUES:
-        if isinstance(shown.get(field), dict):
-            shown[field], large = without_large(shown[field])
-            sizes |= large
+    fields = [field for field in VALUES if isinstance(shown.get(field), dict)]
+    small, large = without_large({(field, key): shown[field][key] for field in fields for key in shown[field]})
+    for field in fields:
+        shown[field] = {key: value for (of, key), value in small.items() if of == field}
+    sizes = {key: size for (_, key), size in large.items()}
     for field in ("data", "value", "answers"):
         if field in shown and size_of(shown[field]) > LARGE:
             sizes[field] = size_of(shown.pop(field))
