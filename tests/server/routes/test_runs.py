@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limpet import StateGraph
+from limpet import StateGraph, open_store
 from limpet.server import run_counts
 from limpet.server.routes import runs as routes
 from support.http_api import Client, api
+from support.waiting import until
 
 
 def fill(client: Client, number: int = 3) -> None:
@@ -144,3 +149,35 @@ def test_the_children_of_a_run_are_listed() -> None:
         first = client.read("/runs/parent/children", limit=2)
         assert [each["parent"] for each in first["runs"]] == ["parent", "parent"]
         assert len(client.read("/runs/parent/children", after=first["next"])["runs"]) == 1
+
+
+ASKING_PROCESS = """
+import sys, time
+from limpet import StateGraph, pause
+
+graph = StateGraph(name="fan").add_node("src", run=lambda state: {"n": 1})
+graph.add_node("ask", run=lambda state: {"said": pause("Publish?")})
+graph.add_node("work", run=lambda state: time.sleep(600))
+graph.add_parallel_edge("src", "ask", "join").add_parallel_edge("src", "work", "join")
+graph.add_fanin_node("join", run=lambda state, parallel_results: None)
+graph.set_entry_point("src").set_finish_point("join").compile(store=sys.argv[1], preserve=True)
+graph.execute({}, run_id="r")
+"""
+
+
+def test_a_question_that_was_answered_is_no_longer_listed(tmp_path: Path) -> None:
+    """H19: though the process that executes the run hasn't taken in the answer yet."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    store = open_store(url)
+    process = subprocess.Popen([sys.executable, "-c", ASKING_PROCESS, url])
+    try:
+        with api(store=store) as client:
+            until(lambda: client.read("/questions")["total"] == 1, "the question")
+            process.send_signal(signal.SIGSTOP)
+            client.act("/runs/r/answer", value="yes")
+            assert client.read("/runs")["runs"][0]["questions"] == []
+            assert client.read("/questions") == {"runs": [], "total": 0, "more": False}
+    finally:
+        process.kill()
+        process.wait()
+        store.close()
