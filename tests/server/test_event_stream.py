@@ -86,6 +86,10 @@ def test_a_browser_stops_coming_back_once_there_will_be_no_more() -> None:
         for cursor in ("nonsense", "2:1.2:r", last.replace(":r", ":other")):
             answer = client.get(f"{API}/runs/r/live", headers={"last-event-id": cursor})
             assert (answer.status_code, answer.json()["code"]) == (400, "usage")
+        numbers = last.split(":")[1].partition(".")[2]
+        for path in ("/runs/r/live", "/runs/r/events"):
+            further = client.read(path, 400, after=f"2:99.{numbers}:r")
+            assert "further than this one has come" in further["detail"]
         for path in ("/runs/none/live", "/runs/none/timeline/live"):
             assert client.read(path, 404)["code"] == "run-not-found"
 

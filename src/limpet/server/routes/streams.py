@@ -29,6 +29,7 @@ async def run_events(request: ApiRequest) -> AsyncIterator[bytes] | None:
     def is_over() -> bool:
         head = service.store.head(request.run_id)
         cursor = EventCursor.from_text(after, request.run_id)
+        cursor.check(head)
         return head.status in ENDED and cursor.record >= head.sequence and cursor.output >= head.output
 
     if await run_in_threadpool(is_over):
