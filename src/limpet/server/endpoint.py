@@ -226,6 +226,13 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
+def checked_run_id(run_id: str | None) -> str | None:
+    """The id for a new run. Raises `UsageError` for one that no URL can name, as it means another path there."""
+    if run_id in (".", ".."):
+        raise UsageError(f"a run can't have the id {run_id!r} here: no URL could name it")
+    return run_id
+
+
 def _check_depth(body: Any) -> None:
     """Raise `UsageError` for a body that is nested too deeply. It isn't walked recursively."""
     level = [body]

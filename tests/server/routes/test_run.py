@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from limpet import MemoryStore, StateGraph, pause, receive
 from support.http_api import api, asking, plain
 from support.http_server import API
@@ -39,6 +41,29 @@ def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
         assert client.act("/runs/r/answer", 409, value="yes")["code"] == "already-answered"
         client.graph.resume("r")
         assert client.act("/runs/r/answer", 409, value="yes")["code"] == "already-completed"
+
+
+def test_a_checkpoint_is_not_a_run_that_can_be_answered() -> None:
+    """H19: so nothing is answered by a request that says that there is no such run."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        for answered in ("r@0", "r@1"):
+            assert client.act(f"/runs/{answered}/answer", 404, value="yes")["code"] == "run-not-found"
+            assert client.act("/runs/answer", run_ids=[answered], value="yes")["done"] == 0
+        assert len(client.read("/runs/r")["questions"]) == 1
+
+
+@pytest.mark.parametrize("run_id", [".", ".."])
+def test_no_run_gets_an_id_that_no_url_can_name(run_id: str) -> None:
+    """H19: clients take it for another path."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        content = client.get(f"{API}/runs/r/export").content
+        assert "URL" in client.act("/graphs/asking/runs", 400, run_id=run_id)["detail"]
+        assert "URL" in client.act("/runs/r/fork", 400, new_run_id=run_id)["detail"]
+        imported = client.post(f"{API}/runs/import", params={"run_id": run_id}, content=content)
+        assert (imported.status_code, imported.json()["code"]) == (400, "usage")
+        assert [each["run_id"] for each in client.read("/runs")["runs"]] == ["r"]
 
 
 def test_null_is_an_answer() -> None:

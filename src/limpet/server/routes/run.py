@@ -23,6 +23,7 @@ from limpet.server.endpoint import (
     Endpoint,
     FileAnswer,
     Parameter,
+    checked_run_id,
     limit_of,
     shown_run,
 )
@@ -53,10 +54,12 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
 
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer what a run asks, or approve it."""
+    runs = request.service.runs
     values = request.values
     by = request.user or values.get("by") or None
     value = values.get("value", NOT_GIVEN)
-    request.service.runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
+    runs.get(request.run_id)  # raises for the id of a checkpoint, which `answer` would take
+    runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
     return show(request)
 
 
@@ -88,7 +91,7 @@ def fork(request: ApiRequest) -> dict[str, Any]:
         request.run_id,
         values.get("step"),
         values.get("update"),
-        new_run_id=values.get("new_run_id"),
+        new_run_id=checked_run_id(values.get("new_run_id")),
         tags=values.get("tags") or (),
     )
     if values.get("begin"):
@@ -145,7 +148,7 @@ def import_(request: ApiRequest) -> dict[str, Any]:
         path = Path(folder, "imported.run")
         path.write_bytes(request.body)
         try:
-            run_id = request.service.runs.import_(path, request.values.get("run_id"))
+            run_id = request.service.runs.import_(path, checked_run_id(request.values.get("run_id")))
         except StoreUnavailable:
             raise
         except StoreError as problem:  # with the file, not with the store
