@@ -22,7 +22,7 @@ from limpet.schedules import Schedules
 from limpet.server.run_changes import RunChanges
 from limpet.server.run_counts import RecentAnswers, StatusCounts
 from limpet.server.timeline import Timelines
-from limpet.server.values import shown_values
+from limpet.server.values import LARGE, shown_values, size_of
 
 TEXT: Final = "text"
 TEXTS: Final = "texts"
@@ -48,6 +48,9 @@ LARGEST_NUMBER: Final = 2**53
 
 MAX_VALUES: Final = 1000
 """Values in the query of a request, at most."""
+
+LONGEST_IN_LIST: Final = 2000
+"""Characters of the reason, the error or a question of a run in a list, at most. The run itself has all of them."""
 
 MAX_DEPTH: Final = 150
 """Levels of lists and objects in the body of a request, at most. A store keeps a few more."""
@@ -168,6 +171,27 @@ class Endpoint(NamedTuple):
 def shown_run(info: RunInfo) -> dict[str, Any]:
     """What a store knows of a run, as JSON."""
     return shown_values(run_facts(info), ())
+
+
+def listed_run(info: RunInfo) -> dict[str, Any]:
+    """The same for a list, in which long texts are cut and large questions have no form."""
+    facts = shown_run(info)
+    for name in ("reason", "problem"):
+        facts[name] = _cut(facts[name])
+    if facts["error"]:
+        facts["error"] = {name: _cut(value) for name, value in facts["error"].items()}
+    for question in facts["questions"]:
+        question["prompt"] = _cut(question["prompt"])
+        for name in ("choices", "schema"):
+            if size_of(question[name]) > LARGE:
+                question[name] = None
+    return facts
+
+
+def _cut(text: Any) -> Any:
+    if isinstance(text, str) and len(text) > LONGEST_IN_LIST:
+        return f"{text[:LONGEST_IN_LIST]}…"
+    return text
 
 
 def limit_of(request: ApiRequest, most: int, usual: int) -> int:

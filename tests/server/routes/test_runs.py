@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from limpet import StateGraph, open_store
+from limpet import StateGraph, open_store, pause
 from limpet.server import run_counts
 from limpet.server.routes import runs as routes
-from support.http_api import Client, api
+from support.http_api import Client, api, plain
+from support.http_server import API
 from support.waiting import until
 
 
@@ -149,6 +150,31 @@ def test_the_children_of_a_run_are_listed() -> None:
         first = client.read("/runs/parent/children", limit=2)
         assert [each["parent"] for each in first["runs"]] == ["parent", "parent"]
         assert len(client.read("/runs/parent/children", after=first["next"])["runs"]) == 1
+
+
+def test_a_list_is_small_however_much_its_runs_ask_and_say() -> None:
+    """H19: texts are cut, and a large question has no form; the run itself has all of it."""
+    choices = [f"choice {number}" for number in range(10_000)]
+
+    def fail_or_ask(state: Any) -> Any:
+        if state["fails"]:
+            raise ValueError("e" * 100_000)
+        return {"said": pause("p" * 100_000, choices=choices)}
+
+    with api(plain(fail_or_ask)) as client:
+        client.run_until_it_stops("asks", fails=False)
+        client.run_until_it_stops("fails", fails=True)
+        failed, asks = client.read("/runs")["runs"]
+        assert failed["error"]["message"] == "e" * 2000 + "…"
+        assert len(failed["error"]["traceback"]) == 2001
+        (question,) = asks["questions"]
+        assert (question["prompt"], question["choices"]) == ("p" * 2000 + "…", None)
+        assert client.read("/questions")["runs"] == [asks]
+        assert len(client.get(f"{API}/runs").content) < 20_000
+        (question,) = client.read("/runs/asks")["questions"]
+        assert (len(question["prompt"]), question["choices"]) == (100_000, choices)
+        assert len(client.read("/runs/fails")["error"]["message"]) == 100_000
+        assert len(client.read("/runs/asks/timeline")["run"]["questions"][0]["prompt"]) == 100_000
 
 
 ASKING_PROCESS = """

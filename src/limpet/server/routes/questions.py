@@ -20,7 +20,7 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     limit_of,
-    shown_run,
+    listed_run,
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import QuestionLink, open_link, seal_link
@@ -48,7 +48,7 @@ def waiting(request: ApiRequest) -> dict[str, Any]:
         found += _that_wait(search, client)
         has_more = has_more or search.stopped_at is not None
     return {
-        "runs": [shown_run(info) for info in found[:limit]],
+        "runs": [listed_run(info) for info in found[:limit]],
         "total": len(found),
         "more": has_more,
     }
