@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -173,6 +175,42 @@ def test_large_values_are_left_out_of_live_events() -> None:
         assert found["output"]["large"] == {"data": 50_000}
         assert (found["step"]["update"], found["step"]["large"]) == ({"small": 1}, {"text": 50_000})
         assert len(json.dumps(events.messages)) < 5_000
+
+
+def test_large_events_do_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: they are made into messages in other threads, one at a time; small ones at once."""
+    made: list[tuple[str, bool]] = []
+    busy = threading.Lock()
+    show = event_stream.shown_event
+
+    def shown_event(event: Any, secrets: Any) -> Any:
+        is_on_loop = threading.current_thread() is threading.main_thread()
+        made.append((event["type"], is_on_loop))
+        if is_on_loop:
+            return show(event, secrets)
+        assert busy.acquire(blocking=False)
+        try:
+            return show(event, secrets)
+        finally:
+            busy.release()
+
+    async def happening() -> AsyncIterator[Any]:
+        yield {"type": "small", "cursor": "1", "update": {"a": [1, "b", {"c": None}]}}
+        yield {"type": "long", "cursor": "2", "data": "x" * 30_000}
+        yield {"type": "many", "cursor": "3", "update": {"a": {"b": [1] * 1000}}}
+        yield {"type": "unknown", "cursor": "4", "update": {"a": object()}}
+
+    async def follow() -> list[bytes]:
+        return [sent async for sent in event_stream.event_stream(happening(), ())]
+
+    async def follow_all() -> list[list[bytes]]:
+        return await asyncio.gather(*(follow() for _ in range(5)))
+
+    monkeypatch.setattr(event_stream, "shown_event", shown_event)
+    for found in asyncio.run(follow_all()):
+        assert [b"id: %d" % number in sent for number, sent in enumerate(found[:-1], 1)] == [True] * 4
+    assert set(made) == {("small", True), ("long", False), ("many", False), ("unknown", False)}
+    assert len(made) == 20
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

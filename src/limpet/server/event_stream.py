@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from starlette.concurrency import run_in_threadpool
 
 from limpet.errors import LimpetError
 from limpet.server.problems import problem_details
-from limpet.server.values import LARGE, shown_value, size_of, to_bytes, without_large
+from limpet.server.values import LARGE, may_be_large, shown_value, size_of, to_bytes, without_large
 
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a comment is sent, if nothing else is: proxies end connections that are silent."""
@@ -24,6 +27,8 @@ NOTHING_NEW: Final = b": nothing new\n\n"
 
 Event = dict[str, Any]
 
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
 
 async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -> AsyncIterator[bytes]:
     """The events of a run, from where they begin until it ends."""
@@ -37,7 +42,12 @@ async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -
                 continue
             event = waiting.result()
             waiting = None
-            yield message("event", shown_event(event, secrets), event["cursor"])
+            if may_be_large(event):
+                async with _one_at_a_time():
+                    sent = await run_in_threadpool(_event_message, event, secrets)
+                yield sent
+            else:
+                yield _event_message(event, secrets)
     except StopAsyncIteration:
         yield message("end", {})
     except LimpetError as problem:
@@ -49,6 +59,18 @@ async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -
             waiting.cancel()
         elif isinstance(events, AsyncGenerator):
             await events.aclose()
+
+
+def _one_at_a_time() -> asyncio.Lock:
+    """Has the large events of an event loop be made into messages one by one.
+
+    A large one keeps Python busy. Many followers of a run get it at once, and would leave the loop no time.
+    """
+    return _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+def _event_message(event: Event, secrets: Collection[str]) -> bytes:
+    return message("event", shown_event(event, secrets), event["cursor"])
 
 
 def shown_event(event: Event, secrets: Collection[str] = (), whole: bool = False) -> Event:

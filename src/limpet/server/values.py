@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from math import isfinite
 from typing import Any, Final, TypeVar
 
@@ -24,6 +25,12 @@ LARGE: Final = 20_000
 
 LARGE_TOGETHER: Final = 1_000_000
 """Bytes of JSON that all values of an answer may have together: else the largest are left out, too."""
+
+AT_ONCE: Final = 10_000
+"""Parts of a value that are made into JSON at once, to learn its size: other threads wait for that."""
+
+MANY_PARTS: Final = 200
+"""Parts that a value which isn't large may have."""
 
 MAX_VALUE: Final = 64_000_000
 """Bytes of JSON of what is asked for although it is large, at most."""
@@ -141,6 +148,26 @@ def without_large(values: Mapping[Key, Any]) -> tuple[dict[Key, Any], dict[Key, 
     return {key: value for key, value in values.items() if key not in large}, large
 
 
+def may_be_large(value: Any) -> bool:
+    """Whether it may take long to show a value. This doesn't: it looks at few parts, and into no instances."""
+    parts = 0
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        kind = type(part)
+        if kind in (dict, list, tuple, set, frozenset):
+            parts += len(part)
+            if parts > MANY_PARTS:
+                return True
+            waiting += part.values() if kind is dict else part
+        elif kind in (str, bytes):
+            if len(part) > LARGE:
+                return True
+        elif kind not in (int, float, bool, type(None)):
+            return True
+    return False
+
+
 def check_size(size: int) -> None:
     """Raise `HttpProblem` for a value that was asked for, and is too large to be sent."""
     if size > MAX_VALUE:
@@ -153,6 +180,11 @@ def size_of(value: Any) -> int:
     """The size of a value as JSON, in bytes."""
     if isinstance(value, str):
         return len(value)  # near enough, and quick for the largest values there are
+    kind = type(value)
+    if kind in (list, dict) and len(value) > AT_ONCE:
+        items = iter(value if kind is list else value.items())
+        parts = iter(lambda: kind(islice(items, AT_ONCE)), kind())
+        return 1 + sum(len(to_bytes(part)) - 1 for part in parts)
     return len(to_bytes(value))
 
 
