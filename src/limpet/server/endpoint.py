@@ -1,13 +1,14 @@
 """What a route of the API is: its method and path, what it takes, and the function that answers it.
 
 `Endpoint` is the one description of a route. Requests are checked against it, and the OpenAPI document is made from
-it. The function gets an `ApiRequest`, whose values have been checked, and returns plain data or a `FileAnswer`. It
-knows nothing of HTTP and may block: the application calls it in a thread.
+it. The function gets an `ApiRequest`, whose values have been checked, and returns plain data, a `FileAnswer` or a
+`FileOnDisk`. It knows nothing of HTTP and may block: the application calls it in a thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
@@ -140,6 +141,15 @@ class FileAnswer(NamedTuple):
     media_type: str
     name: str = ""
     """If it has one, browsers save it under this name."""
+
+
+class FileOnDisk(NamedTuple):
+    """An answer that is sent from a file, however large it is. Afterwards `delete` deletes it."""
+
+    path: Path
+    media_type: str
+    name: str
+    delete: Callable[[], None]
 
 
 class Endpoint(NamedTuple):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from limpet import MemoryStore, StateGraph, pause, receive
 from support.http_api import api, asking, plain
-from support.http_server import API
+from support.http_server import API, served
+from support.waiting import until
 
 
 def test_a_run_is_started_answered_and_inspected() -> None:
@@ -134,6 +139,29 @@ def test_a_run_is_exported_and_imported_as_a_file() -> None:
             assert "/tmp" not in answer.text
         named = other.post(f"{API}/runs/import", params={"run_id": "a\nb"}, content=content)
         assert named.status_code == 400
+
+
+def test_an_exported_file_is_sent_in_parts_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H19: so it isn't held in memory as long as a client takes it; also if that goes away in the middle."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = MemoryStore()
+    graph = plain(lambda state: {"data": os.urandom(20_000_000)})(store)
+    list(graph.stream({}, run_id="r"))
+    with served(store, [graph]) as server, server.client() as client:
+        whole = client.get(f"{API}/runs/r/export")
+        assert int(whole.headers["content-length"]) == len(whole.content) > 20_000_000
+        assert whole.headers["content-disposition"].endswith("r.run")
+        until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
+        assert client.head(f"{API}/runs/r/export").content == b""
+        until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
+        with client.stream("GET", f"{API}/runs/r/export") as answer:
+            next(answer.iter_raw())
+            assert len(list(tmp_path.iterdir())) == 1
+        until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
+        assert client.get(f"{API}/runs/none/export").status_code == 404
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_what_needs_the_code_of_a_graph_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from limpet.server.endpoint import (
     TEXTS,
     ApiRequest,
     Endpoint,
-    FileAnswer,
+    FileOnDisk,
     Parameter,
     checked_run_id,
     limit_of,
@@ -111,7 +112,7 @@ def delete(request: ApiRequest) -> dict[str, Any]:
     return {"deleted": request.run_id}
 
 
-def export(request: ApiRequest) -> FileAnswer:
+def export(request: ApiRequest) -> FileOnDisk:
     """The run with its whole journal, as a file. A run with secrets is refused, as the file would have them."""
     if _has_secrets(request):
         refused = HttpProblem(
@@ -122,10 +123,11 @@ def export(request: ApiRequest) -> FileAnswer:
         raise refused.with_advice(
             "export it where its store is: limpet runs export, or Runs(store).export(…)"
         )
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+    with ExitStack() as deleting:
+        folder = deleting.enter_context(tempfile.TemporaryDirectory(prefix="limpet-"))
         path = Path(folder, "exported.run")
         request.service.runs.export(request.run_id, path)
-        return FileAnswer(path.read_bytes(), RUN_FILE, f"{request.run_id}.run")
+        return FileOnDisk(path, RUN_FILE, f"{request.run_id}.run", deleting.pop_all().close)
 
 
 def _has_secrets(request: ApiRequest) -> bool:
