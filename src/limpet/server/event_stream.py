@@ -84,7 +84,9 @@ def shown_event(event: Event, secrets: Collection[str] = (), whole: bool = False
     if whole:
         return shown
     fields = [field for field in VALUES if isinstance(shown.get(field), dict)]
-    small, large = without_large({(field, key): shown[field][key] for field in fields for key in shown[field]})
+    small, large = without_large(
+        {(field, key): shown[field][key] for field in fields for key in shown[field]}
+    )
     for field in fields:
         shown[field] = {key: value for (of, key), value in small.items() if of == field}
     sizes = {key: size for (_, key), size in large.items()}

@@ -72,6 +72,7 @@ ENDPOINTS: Final = (
         "What happened in a run, and what happens from now on; Last-Event-ID resumes it",
         "EventStream",
         query=(Parameter("after", TEXT, "the cursor of the last event that the client got"),),
+        may_be_over=True,
     ),
     Endpoint(
         "GET",
