@@ -14,8 +14,9 @@ import pytest
 from limpet import MemoryStore, StateGraph, emit, open_store
 from limpet.engine.following.watcher import watcher_for
 from limpet.server import event_stream
+from limpet.server.timeline.timelines import KEPT_TIMELINES
 from support.graphs import loop
-from support.http_api import api, plain
+from support.http_api import api, asking, plain
 from support.http_server import API, TOKEN, Events, Served, served
 from support.waiting import until
 
@@ -236,6 +237,24 @@ def test_many_followers_do_not_hold_up_other_requests(
         until(lambda: followers(store) == 0, "the end of all followers")
         until(lambda: b"limpet_event_streams 0" in client.get("/metrics").content, "the end of all streams")
     store.close()
+
+
+def test_however_many_timelines_are_followed_each_gets_only_what_changes() -> None:
+    """H19, H20: none is sent again from the beginning, because of the others."""
+    store = MemoryStore()
+    graph = asking(store)
+    runs = [f"r{number}" for number in range(2 * KEPT_TIMELINES)]
+    for run_id in runs:
+        list(graph.stream({}, run_id=run_id))
+    with served(store, [graph]) as server:
+        streams = [Events(server, f"/runs/{run_id}/timeline/live") for run_id in runs]
+        until(lambda: all(each.messages for each in streams), "the first rows")
+        for run_id in runs:
+            graph.get(run_id).answer("yes")
+        until(lambda: all(len(each.messages) > 1 for each in streams), "what has changed")
+        for each in streams:
+            assert [message["data"]["reset"] for message in each.messages][:2] == [True, False]
+            each.leave()
 
 
 def test_a_client_that_reads_nothing_delays_no_other() -> None:

@@ -205,8 +205,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "EventStream": {
         "type": "string",
         "description": (
-            "server-sent events, each with its cursor as its id; `end` (there won't be more) or `problem` (a Problem) is "
-            "the last one, after which the client closes the stream"
+            "server-sent events, each with its cursor as its id; the last one is `end` (there won't be more) "
+            "or `problem` (with a Problem), after which the client closes the stream"
         ),
     },
 }

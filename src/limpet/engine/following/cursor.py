@@ -38,7 +38,7 @@ class EventCursor(NamedTuple):
     after_gap: int = 0
 
     def check(self, head: RunHead) -> None:
-        """Raise `UsageError` if a run with this head hasn't come so far: the cursor is of an earlier one of its id."""
+        """Raise `UsageError` if the run with this head hasn't come so far: the cursor is of an earlier one."""
         if self.record > head.sequence or self.output > head.output:
             raise UsageError(
                 f"the cursor is of an earlier run {head.run_id!r}: it is further than this one has come"
