@@ -130,7 +130,10 @@ def test_a_link_expires() -> None:
     with api() as client:
         client.run_until_it_stops("r", topic="kelp")
         assert client.act("/runs/r/link", 400, expires="soon")["code"] == "usage"
-        assert client.read(f"/questions/{link_of(client, expires='0s')}", 410)["code"] == "link-expired"
+        for past in ("0s", "2020-01-01T00:00:00Z"):
+            assert "isn't in the future" in client.act("/runs/r/link", 400, expires=past)["detail"]
+        expired = seal_link(client.store, LINK._replace(expires=1.0))
+        assert client.read(f"/questions/{expired}", 410)["code"] == "link-expired"
 
 
 def test_a_link_that_would_be_too_long_is_not_made() -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -28,6 +28,7 @@ from limpet.server.endpoint import (
     ApiRequest,
     Endpoint,
     FileAnswer,
+    FileOnDisk,
     Service,
     body_values,
     check_text,
@@ -70,6 +71,9 @@ MAX_STRANGERS_BODY: Final = 100_000
 
 MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
+
+PART_OF_FILE: Final = 1_000_000
+"""Bytes of a file that are sent at a time."""
 
 ENDPOINTS: Final = (
     *graph_routes.ENDPOINTS,
@@ -316,11 +320,31 @@ def _refuse_constant(name: str) -> Any:
 
 def _response(answer: Any) -> Response:
     headers = {**HEADERS, "Cache-Control": "no-store"}
-    if not isinstance(answer, FileAnswer):
+    if not isinstance(answer, FileAnswer | FileOnDisk):
         return Response(to_bytes(answer), media_type="application/json", headers=headers)
     if answer.name:
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"
+    if isinstance(answer, FileOnDisk):
+        return _FileResponse(answer, headers)
     return Response(answer.content, media_type=answer.media_type, headers=headers)
+
+
+class _FileResponse(StreamingResponse):
+    """Sends a file in parts, and deletes it, also when the client goes away in the middle."""
+
+    def __init__(self, answer: FileOnDisk, headers: dict[str, str]) -> None:
+        self._file = answer.path.open("rb")
+        self._delete = answer.delete
+        headers["Content-Length"] = str(answer.path.stat().st_size)
+        parts = iterate_in_threadpool(iter(lambda: self._file.read(PART_OF_FILE), b""))
+        super().__init__(parts, headers=headers, media_type=answer.media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()
+            self._delete()
 
 
 def _problem(details: dict[str, Any]) -> Response:

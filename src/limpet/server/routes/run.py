@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,8 +24,9 @@ from limpet.server.endpoint import (
     TEXTS,
     ApiRequest,
     Endpoint,
-    FileAnswer,
+    FileOnDisk,
     Parameter,
+    checked_run_id,
     limit_of,
     shown_run,
 )
@@ -56,10 +58,12 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
 
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer what a run asks, or approve it."""
+    runs = request.service.runs
     values = request.values
     by = request.user or values.get("by") or None
     value = values.get("value", NOT_GIVEN)
-    request.service.runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
+    runs.get(request.run_id)  # raises for the id of a checkpoint, which `answer` would take
+    runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
     return show(request)
 
 
@@ -91,7 +95,7 @@ def fork(request: ApiRequest) -> dict[str, Any]:
         request.run_id,
         values.get("step"),
         values.get("update"),
-        new_run_id=values.get("new_run_id"),
+        new_run_id=checked_run_id(values.get("new_run_id")),
         tags=values.get("tags") or (),
     )
     if values.get("begin"):
@@ -111,16 +115,24 @@ def delete(request: ApiRequest) -> dict[str, Any]:
     return {"deleted": request.run_id}
 
 
-def export(request: ApiRequest) -> FileAnswer:
+def export(request: ApiRequest) -> FileOnDisk:
     """The run with its whole journal, as a file. A run with secrets is refused, as the file would have them."""
     if not request.service.secrets(request.run_id):
         exported = exported_run(client_for(request.service.store), request.run_id)
         if not _has_secrets(exported):
-            return FileAnswer(exported.to_bytes(), RUN_FILE, f"{request.run_id}.run")
+            return _file_of(exported)
     refused = HttpProblem(
         403, "has-secrets", f"run {request.run_id!r} has secrets, which an exported file has in plain text"
     )
     raise refused.with_advice("export it where its store is: limpet runs export, or Runs(store).export(…)")
+
+
+def _file_of(exported: ExportedRun) -> FileOnDisk:
+    """The file, which is sent in parts: in memory, a large one would be there for as long as its client takes."""
+    with ExitStack() as deleting:
+        path = Path(deleting.enter_context(tempfile.TemporaryDirectory(prefix="limpet-")), "exported.run")
+        path.write_bytes(exported.to_bytes())
+        return FileOnDisk(path, RUN_FILE, f"{exported.run_id}.run", deleting.pop_all().close)
 
 
 def _has_secrets(exported: ExportedRun) -> bool:
@@ -152,7 +164,7 @@ def import_(request: ApiRequest) -> dict[str, Any]:
         path = Path(folder, "imported.run")
         path.write_bytes(request.body)
         try:
-            run_id = request.service.runs.import_(path, request.values.get("run_id"))
+            run_id = request.service.runs.import_(path, checked_run_id(request.values.get("run_id")))
         except StoreUnavailable:
             raise
         except StoreError as problem:  # with the file, not with the store

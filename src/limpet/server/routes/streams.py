@@ -29,6 +29,7 @@ async def run_events(request: ApiRequest) -> AsyncIterator[bytes] | None:
     def is_over() -> bool:
         head = client.head(request.run_id)
         cursor = EventCursor.from_text(after, request.run_id)
+        cursor.check(head)
         return head.status in ENDED and cursor.record >= head.sequence and cursor.output >= head.output
 
     if await run_in_threadpool(is_over):
@@ -47,7 +48,8 @@ async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
     def changes(version: str) -> dict[str, Any]:
         return timeline(request._replace(values={"after": version}))
 
-    return timeline_stream(client, request.run_id, changes, request.values.get("after") or "")
+    after = request.values.get("after") or ""
+    return timeline_stream(request.service.timelines, client, request.run_id, changes, after)
 
 
 async def run_changes(request: ApiRequest) -> AsyncIterator[bytes]:
@@ -71,6 +73,7 @@ ENDPOINTS: Final = (
         "What happened in a run, and what happens from now on; Last-Event-ID resumes it",
         "EventStream",
         query=(Parameter("after", TEXT, "the cursor of the last event that the client got"),),
+        may_be_over=True,
     ),
     Endpoint(
         "GET",
