@@ -13,6 +13,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
 from pathlib import Path
+from time import time
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import quote
@@ -28,6 +29,7 @@ from support.waiting import SOON, until
 pytest.importorskip("uvicorn", reason="the extra server isn't installed")
 
 from limpet.cli.commands import serve
+from limpet.server.security import CODE_LASTS, is_browser_code
 
 SLOW = """
 import os, time
@@ -165,6 +167,17 @@ def test_a_server_takes_its_token_and_says_it_once(served: Serve) -> None:
         assert health.headers["server"] is None
     said = server.stop()
     assert (server.process.returncode, said) == (0, "")
+
+
+@needs_signals
+def test_behind_a_proxy_with_tls_the_cookie_is_sent_over_tls_only(served: Serve) -> None:
+    """H20: the proxy says how the browser has reached it."""
+    server = served("--graph", "flows:graph")
+    for scheme in ("http", "https"):
+        with server.open("/session", method="POST", **{"x-forwarded-proto": scheme}) as answer:
+            assert answer.status == 204
+            assert ("Secure" in answer.headers["set-cookie"]) is (scheme == "https")
+    server.stop()
 
 
 @needs_signals
@@ -484,6 +497,24 @@ def test_where_there_is_no_browser_nothing_fails(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setattr(webbrowser, "get", none)
     serve._open_browser("http://localhost")
+
+
+def test_the_browser_is_opened_without_the_token(limpet: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H20: other users of the machine can read how a program is started."""
+    opened: list[str] = []
+
+    def work(server: Any, supervisor: Any, signals: Any, url: str, output: Any) -> int:
+        opened.append(url)
+        return 0
+
+    monkeypatch.setattr(serve, "_work", work)
+    monkeypatch.setattr(serve.Output, "interactive", property(lambda output: True))
+    assert limpet("serve", "--graph", "flows:graph", "--port", "0", "--token", CHOSEN).code == 0
+    (url,) = opened
+    assert CHOSEN not in url
+    _, _, code = url.partition("/?token=")
+    assert is_browser_code(code, CHOSEN, time())
+    assert not is_browser_code(code, CHOSEN, time() + CODE_LASTS + 1)
 
 
 @needs_signals

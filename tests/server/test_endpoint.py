@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from limpet import pause
 from limpet.server.application import ENDPOINTS
-from support.http_api import api, asking, filled
+from limpet.server.endpoint import MAX_DEPTH
+from support.http_api import api, asking, filled, plain
 from support.http_server import API
 
 JSON = {"content-type": "application/json"}
@@ -24,6 +26,9 @@ JSON = {"content-type": "application/json"}
         ("limit=1.5", "must be a whole number"),
         ("limit=%D9%A1", "must be a whole number"),
         ("limit=99999999999999999999999", "must be a whole number"),
+        ("limit=9007199254740993", "must be a whole number"),
+        ("limit=--1", "must be a whole number"),
+        ("limit=" + "0" * 20 + "9" * 5000, "must be a whole number"),
         ("limit=1&limit=2", "was given twice"),
         ("unserved=yes", "must be true or false"),
         ("graph=", "non-empty"),
@@ -77,6 +82,22 @@ def test_a_body_that_does_not_fit_is_refused(content: bytes, kind: str, status: 
         answer = client.post(f"{API}/runs/retry", content=content, headers={"content-type": kind})
         assert (answer.status_code, answer.json()["code"]) == (status, code)
         assert client.read("/runs/kelp")["status"] == "failed"
+
+
+def test_a_body_that_is_nested_too_deeply_is_refused() -> None:
+    """H19: a deeper one is refused as it comes, not where it would be stored."""
+
+    def nested(levels: int) -> Any:
+        value: Any = 1
+        for _ in range(levels):
+            value = {"a": value}
+        return value
+
+    with api(plain(lambda state: {"said": pause("?")})) as client:
+        client.run_until_it_stops("r")
+        refused = client.act("/runs/r/answer", 400, value=nested(MAX_DEPTH))
+        assert refused["detail"] == f"the body of the request is nested more than {MAX_DEPTH} levels deep"
+        client.act("/runs/r/answer", value=nested(MAX_DEPTH - 2))
 
 
 def test_a_body_may_come_in_parts_of_any_number() -> None:

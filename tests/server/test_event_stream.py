@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import threading
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,8 +14,9 @@ import pytest
 from limpet import MemoryStore, StateGraph, emit, open_store
 from limpet.engine.following.watcher import watcher_for
 from limpet.server import event_stream
+from limpet.server.timeline.timelines import KEPT_TIMELINES
 from support.graphs import loop
-from support.http_api import api, plain
+from support.http_api import api, asking, plain
 from support.http_server import API, TOKEN, Events, Served, served
 from support.waiting import until
 
@@ -86,6 +89,10 @@ def test_a_browser_stops_coming_back_once_there_will_be_no_more() -> None:
         for cursor in ("nonsense", "2:1.2:r", last.replace(":r", ":other")):
             answer = client.get(f"{API}/runs/r/live", headers={"last-event-id": cursor})
             assert (answer.status_code, answer.json()["code"]) == (400, "usage")
+        numbers = last.split(":")[1].partition(".")[2]
+        for path in ("/runs/r/live", "/runs/r/events"):
+            further = client.read(path, 400, after=f"2:99.{numbers}:r")
+            assert "further than this one has come" in further["detail"]
         for path in ("/runs/none/live", "/runs/none/timeline/live"):
             assert client.read(path, 404)["code"] == "run-not-found"
 
@@ -171,6 +178,42 @@ def test_large_values_are_left_out_of_live_events() -> None:
         assert len(json.dumps(events.messages)) < 5_000
 
 
+def test_large_events_do_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: they are made into messages in other threads, one at a time; small ones at once."""
+    made: list[tuple[str, bool]] = []
+    busy = threading.Lock()
+    show = event_stream.shown_event
+
+    def shown_event(event: Any, secrets: Any) -> Any:
+        is_on_loop = threading.current_thread() is threading.main_thread()
+        made.append((event["type"], is_on_loop))
+        if is_on_loop:
+            return show(event, secrets)
+        assert busy.acquire(blocking=False)
+        try:
+            return show(event, secrets)
+        finally:
+            busy.release()
+
+    async def happening() -> AsyncIterator[Any]:
+        yield {"type": "small", "cursor": "1", "update": {"a": [1, "b", {"c": None}]}}
+        yield {"type": "long", "cursor": "2", "data": "x" * 30_000}
+        yield {"type": "many", "cursor": "3", "update": {"a": {"b": [1] * 1000}}}
+        yield {"type": "unknown", "cursor": "4", "update": {"a": object()}}
+
+    async def follow() -> list[bytes]:
+        return [sent async for sent in event_stream.event_stream(happening(), ())]
+
+    async def follow_all() -> list[list[bytes]]:
+        return await asyncio.gather(*(follow() for _ in range(5)))
+
+    monkeypatch.setattr(event_stream, "shown_event", shown_event)
+    for found in asyncio.run(follow_all()):
+        assert [b"id: %d" % number in sent for number, sent in enumerate(found[:-1], 1)] == [True] * 4
+    assert set(made) == {("small", True), ("long", False), ("many", False), ("unknown", False)}
+    assert len(made) == 20
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 def test_many_followers_do_not_hold_up_other_requests(
     kind: str, gate: threading.Event, tmp_path: Any
@@ -194,6 +237,24 @@ def test_many_followers_do_not_hold_up_other_requests(
         until(lambda: followers(store) == 0, "the end of all followers")
         until(lambda: b"limpet_event_streams 0" in client.get("/metrics").content, "the end of all streams")
     store.close()
+
+
+def test_however_many_timelines_are_followed_each_gets_only_what_changes() -> None:
+    """H19, H20: none is sent again from the beginning, because of the others."""
+    store = MemoryStore()
+    graph = asking(store)
+    runs = [f"r{number}" for number in range(2 * KEPT_TIMELINES)]
+    for run_id in runs:
+        list(graph.stream({}, run_id=run_id))
+    with served(store, [graph]) as server:
+        streams = [Events(server, f"/runs/{run_id}/timeline/live") for run_id in runs]
+        until(lambda: all(each.messages for each in streams), "the first rows")
+        for run_id in runs:
+            graph.get(run_id).answer("yes")
+        until(lambda: all(len(each.messages) > 1 for each in streams), "what has changed")
+        for each in streams:
+            assert [message["data"]["reset"] for message in each.messages][:2] == [True, False]
+            each.leave()
 
 
 def test_a_client_that_reads_nothing_delays_no_other() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
@@ -125,6 +125,39 @@ def test_a_check_that_fails_allows_nothing(caplog: pytest.LogCaptureFixture) -> 
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "users" not in answer.text
     assert "the database of users is gone" in caplog.text
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_check_may_refuse_with_an_error_of_its_framework(status: int) -> None:
+    """H19: as FastAPI's own dependencies do."""
+
+    async def refuse(headers: Mapping[str, str]) -> Allowed:
+        raise HTTPException(status)
+
+    with TestClient(app(MemoryStore(), authenticate=refuse, hosts=None)) as client:
+        answer = client.get("/api/v1/runs")
+        assert (answer.status_code, answer.json()["code"]) == (401, "no-token")
+
+
+@pytest.mark.parametrize("problem", [HTTPException(401), HTTPException(503), RuntimeError("no database")])
+def test_what_needs_no_token_is_answered_whether_the_check_works_or_not(problem: Exception) -> None:
+    """H19: the link of a question, and the page, which asks for the token."""
+
+    def check(headers: Mapping[str, str]) -> Allowed:
+        if headers.get("x-user") != "cleo":
+            raise problem
+        return True
+
+    store = MemoryStore()
+    graph = asking(store)
+    list(graph.stream({}, run_id="r"))
+    with TestClient(app(store, [graph], authenticate=check, hosts=None)) as client:
+        made = client.post("/api/v1/runs/r/link", json={}, headers={"x-user": "cleo"}).json()
+        route = made["path"].replace("/answer/", "/api/v1/questions/")
+        assert client.get(route).json()["is_open"] is True
+        assert client.post(f"{route}/answer", json={"value": "yes"}).status_code == 200
+        assert client.get("/runs").status_code == 401
+        assert "<!doctype html>" in client.get("/runs").text.lower()
 
 
 def test_a_token_and_a_check_may_be_given_both() -> None:

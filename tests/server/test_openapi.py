@@ -9,6 +9,7 @@ import jsonschema
 
 from limpet import Schedules, Workflow
 from limpet.server.application import ENDPOINTS
+from limpet.server.endpoint import Endpoint
 from limpet.server.openapi import SCHEMAS
 from support.http_api import api, filled, required
 from support.http_server import API
@@ -47,6 +48,59 @@ def test_the_document_holds_together() -> None:
         assert used | {"File", "EventStream"} >= set(SCHEMAS)
         for schema in SCHEMAS.values():
             jsonschema.Draft202012Validator.check_schema(schema)
+
+
+def test_the_document_says_which_routes_need_a_token() -> None:
+    """H19: all but those of links do, and they answer so."""
+    with api() as client:
+        document = client.read("/openapi.json")
+        assert document["security"] == [{"token": []}]
+        client.forget_token()
+        for endpoint in ENDPOINTS:
+            operation = described(document, endpoint)
+            assert operation.get("security", document["security"]) == (
+                [] if endpoint.is_public else [{"token": []}]
+            )
+            answer = client.request(endpoint.method, filled(endpoint), params=required(endpoint))
+            assert (answer.status_code == 401) is not endpoint.is_public
+
+
+def test_the_document_says_which_bodies_are_needed() -> None:
+    """H19: those with a field that is."""
+    with api() as client:
+        document = client.read("/openapi.json")
+        for endpoint in ENDPOINTS:
+            body = described(document, endpoint).get("requestBody")
+            assert (body is not None) == (endpoint.takes_file or bool(endpoint.body))
+            if body is None or endpoint.takes_file:
+                continue
+            names = [each.name for each in endpoint.body if each.is_required]
+            assert body["required"] is bool(names)
+            assert body["content"]["application/json"]["schema"]["required"] == names
+
+
+def test_the_document_says_how_streams_are_resumed_and_end() -> None:
+    """H19: by a header that browsers send, and with 204 where they wouldn't end by themselves."""
+    with api() as client:
+        client.run_until_it_stops("kelp", topic="kelp")
+        client.act("/runs/kelp/cancel")
+        document = client.read("/openapi.json")
+        last = client.read("/runs/kelp/events")["next"]
+        for endpoint in ENDPOINTS:
+            operation = described(document, endpoint)
+            names = [each["name"] for each in operation["parameters"]]
+            assert ("Last-Event-ID" in names) is endpoint.streams
+            assert ("204" in operation["responses"]) is endpoint.may_be_over
+            if endpoint.streams and "{run_id}" in endpoint.path:
+                answer = client.get(filled(endpoint, run_id="kelp"), headers={"last-event-id": last})
+                assert answer.status_code == (204 if endpoint.may_be_over else 200)
+                assert answer.text.endswith("event: end\ndata: {}\n\n") is not endpoint.may_be_over
+
+
+def described(document: dict[str, Any], endpoint: Endpoint) -> Any:
+    """What the document says of a route."""
+    path = API + re.sub(r":\w+}", "}", endpoint.path)
+    return document["paths"][path][endpoint.method.lower()]
 
 
 def references(part: Any) -> list[str]:

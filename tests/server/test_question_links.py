@@ -9,10 +9,12 @@ import pytest
 
 from limpet import MemoryStore, StateGraph, open_store, pause
 from limpet.graphs.names import SERVER_KEY
+from limpet.server import app
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import LONGEST_LINK, QuestionLink, open_link, seal_link
 from support.graphs import fan
-from support.http_api import Client, api, article, asking
+from support.http_api import Client, api, article, asking, plain
+from support.http_server import API
 
 LINK = QuestionLink("kelp/1", 1.5, "ask:1:1", 2e9, "Bö")
 
@@ -39,6 +41,27 @@ def test_a_link_answers_one_question_and_nothing_else() -> None:
         assert client.act("/runs/r/link", 401)["code"] == "no-token"
 
 
+def test_a_stranger_may_send_less_than_who_has_the_token() -> None:
+    """H19: the server would have to hold it for as many clients as come."""
+    with api(plain(lambda state: {"said": pause("?")})) as client:
+        client.run_until_it_stops("r")
+        link = link_of(client)
+        kept = client.headers["authorization"]
+        client.forget_token()
+        for wrong in (
+            client.post(f"{API}/questions/{link}/answer", json={"value": "x" * 100_000}),
+            client.post(
+                f"{API}/questions/{link}/answer",
+                content=iter([b" " * 60_000] * 2),
+                headers={"content-type": "application/json"},
+            ),
+        ):
+            assert (wrong.status_code, wrong.json()["code"]) == (413, "too-large")
+        assert client.read(f"/questions/{link}")["is_open"] is True
+        client.headers["authorization"] = kept
+        client.act(f"/questions/{link}/answer", value="x" * 100_000)
+
+
 def test_who_answered_by_a_link_is_known() -> None:
     """H19: the name that the link is for."""
     with api(asking) as client:
@@ -47,6 +70,40 @@ def test_who_answered_by_a_link_is_known() -> None:
         client.graph.resume("r")
         (event,) = client.read("/runs/r/events", type="answer")["events"]
         assert list(event["by"].values()) == ["Bo"]
+
+
+def test_who_made_a_link_is_known_where_the_server_knows_users() -> None:
+    """H19: the name that the link is for is one that its maker has chosen."""
+
+    def made_by(maker: str, name: str) -> str:
+        return QuestionLink("r", 1.5, "ask:1:1", 2e9, name, maker).answers_as
+
+    assert [made_by("", ""), made_by("Ann", "")] == ["a link", "a link by Ann"]
+    assert [made_by("", "Bo"), made_by("Ann", "The Boss")] == ["Bo", "The Boss (link by Ann)"]
+    store = MemoryStore()
+    graph = asking(store)
+    list(graph.stream({}, run_id="r"))
+    users = {"session=ann": "Ann"}
+    application = app(store, [graph], authenticate=lambda headers: users.get(headers.get("cookie", "")))
+    with Client(application, store, graph) as client:
+        client.forget_token()
+        client.headers["cookie"] = "session=ann"
+        link = link_of(client, name="The Boss")
+        del client.headers["cookie"]
+        client.act(f"/questions/{link}/answer", value="yes")
+        graph.resume("r")
+        client.headers["cookie"] = "session=ann"
+        (event,) = client.read("/runs/r/events", type="answer")["events"]
+        assert list(event["by"].values()) == ["The Boss (link by Ann)"]
+
+
+def test_a_link_of_an_older_server_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: it has no maker."""
+    store = MemoryStore()
+    with monkeypatch.context() as older:
+        older.setattr(QuestionLink, "__iter__", lambda link: iter(link[:5]))
+        sealed = seal_link(store, LINK)
+    assert open_link(store, sealed, 0.0) == LINK
 
 
 def test_a_link_that_was_changed_is_refused() -> None:
@@ -73,7 +130,10 @@ def test_a_link_expires() -> None:
     with api() as client:
         client.run_until_it_stops("r", topic="kelp")
         assert client.act("/runs/r/link", 400, expires="soon")["code"] == "usage"
-        assert client.read(f"/questions/{link_of(client, expires='0s')}", 410)["code"] == "link-expired"
+        for past in ("0s", "2020-01-01T00:00:00Z"):
+            assert "isn't in the future" in client.act("/runs/r/link", 400, expires=past)["detail"]
+        expired = seal_link(client.store, LINK._replace(expires=1.0))
+        assert client.read(f"/questions/{expired}", 410)["code"] == "link-expired"
 
 
 def test_a_link_that_would_be_too_long_is_not_made() -> None:
@@ -124,10 +184,29 @@ def test_of_several_questions_a_link_is_of_the_one_that_is_named() -> None:
         first, second = client.read("/runs/r/questions")["questions"]
         assert client.read(f"/questions/{link_of(client)}")["question"]["id"] == first["id"]
         named = link_of(client, question=second["id"])
+        assert client.read(f"/questions/{named}")["question"]["id"] == second["id"]
         client.act(f"/questions/{named}/answer", value=1)
+        closed = client.act(f"/questions/{named}/answer", 409, value=1)
+        assert (closed["code"], closed["detail"]) == ("already-answered", "this question is no longer open")
+        assert first["id"] not in str(closed)
+        assert client.read(f"/questions/{named}")["question"] is None
         left = client.read("/runs/r/questions")["questions"]
         assert [each["id"] for each in left] == [first["id"]]
         assert client.act("/runs/r/link", 400, question="none")["code"] == "usage"
+
+
+@pytest.mark.parametrize("then", ["cancel", "answer", "rollback"])
+def test_a_link_tells_nothing_of_a_run_that_no_longer_asks(then: str) -> None:
+    """H19: only that its question isn't open."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        link = link_of(client)
+        client.act(f"/runs/r/{then}", **{"answer": {"value": "no"}, "rollback": {"step": 0}}.get(then, {}))
+        if then == "answer":
+            client.graph.resume("r")
+        closed = client.act(f"/questions/{link}/answer", 409, value="yes")
+        assert (closed["code"], closed["detail"]) == ("already-answered", "this question is no longer open")
+        assert closed.keys() == {"type", "title", "status", "code", "detail"}
 
 
 def test_runs_that_wait_for_a_person_are_listed() -> None:

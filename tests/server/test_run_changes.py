@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,13 +52,17 @@ class Unmarked(MemoryStore):
 
 
 class Counted(MemoryStore):
-    """A store that counts the looks at it, and can be out of order."""
+    """A store that counts the looks at it, can be out of order, and can have the thread die that looks at it."""
 
     looks = 0
     is_broken = False
+    is_dying = False
 
     def change_mark(self) -> object:
         self.looks += 1
+        if self.is_dying:
+            self.is_dying = False
+            raise SystemExit  # ends the thread that looks, and no other
         if self.is_broken:
             raise StoreUnavailable("it is out of order")
         return super().change_mark()
@@ -218,3 +223,44 @@ def test_a_look_at_a_store_that_marks_changes_lists_no_runs(tmp_path: Path) -> N
         graph.execute({}, run_id="a")
         until(lambda: events.messages, "a message")
         assert listed == []
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("failure", ["refused", "lost", "dies"])
+def test_a_thread_that_could_not_start_or_has_died_is_replaced(
+    failure: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H19: so a moment without memory for a thread doesn't end the stream for good."""
+    monkeypatch.setattr(run_changes, "KEEP_ALIVE", 0.05)
+    monkeypatch.setattr(run_changes, "START_TIME", 0.0)
+    store = Counted()
+    graph = one(store)
+    start = run_changes.start_thread
+    failures = []
+
+    def fail_once(target: Callable[[], None], name: str) -> None:
+        if failures:
+            start(target, name)
+            return
+        failures.append(failure)
+        if failure == "refused":
+            raise RuntimeError("can't start new thread")
+        if failure == "dies":
+            store.is_dying = True
+            start(target, name)
+
+    monkeypatch.setattr(run_changes, "start_thread", fail_once)
+    with served(store, [graph]) as server:
+        if failure == "refused":
+            Events(server, "/live").join(60)
+        with listening(server) as events:
+            assert failures == [failure]
+            graph.execute({}, run_id="a")
+            until(lambda: events.messages, "a message")
+
+
+def test_the_first_message_has_the_time_of_the_server() -> None:
+    """H19: also to a client that comes from another server, which hears of a change at once."""
+    began = time.time()
+    with served(MemoryStore()) as server, listening(server, **{"last-event-id": "other.5"}) as events:
+        assert events.messages[0]["data"]["at"] >= began

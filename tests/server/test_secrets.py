@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from limpet import (
     END,
@@ -26,10 +27,12 @@ from limpet import (
     register_type,
     secret,
 )
+from limpet.graphs.secrets import MASK
 from limpet.journal.encoding import user_types
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
-from support.http_api import CANARY, Client, filled, required
+from limpet.server.values import shown_value, size_of
+from support.http_api import CANARY, Client, filled, plain, required
 from support.http_server import API, TOKEN, Events, served
 
 FORMS = (CANARY, b64encode(CANARY.encode()).decode().rstrip("="))
@@ -49,7 +52,18 @@ class Account(BaseModel):
     """A value of a state with a secret of pydantic's own kind."""
 
     name: str
-    key: SecretStr = SecretStr(CANARY)
+    pin: SecretStr = SecretStr(CANARY)
+
+
+@register_type
+@dataclass
+class Sealed:
+    """A secret of a user's own kind."""
+
+    content: str
+
+    def get_secret_value(self) -> str:
+        return self.content
 
 
 class Secretive(BaseModel):
@@ -78,6 +92,7 @@ def secretive(store: Any) -> StateGraph:
 
     def fill(state: Any) -> dict[str, Any]:
         emit({"password": CANARY, "shown": 1})
+        emit(Login("ann", CANARY))
         return {
             "login": Login("ann", CANARY),
             "account": Account(name="ann"),
@@ -150,6 +165,7 @@ def paths(client: Client) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield path, params
                     for name, values in (
                         ("step", range(8)),
+                        ("a", range(8)),
                         ("b", range(8)),
                         ("whole", ["true"]),
                         ("key", [*Secretive.model_fields, "tasks", "inputs", "context", "dag"]),
@@ -181,6 +197,70 @@ def test_no_answer_has_a_secret(knows_code: bool, monkeypatch: pytest.MonkeyPatc
         assert client.read("/runs/graph/state")["values"]["topic"] == "x"
         assert "‹secret›" in client.get(f"{API}/runs/graph/state").text
     assert seen > 100
+
+
+def test_what_is_a_secret_by_its_own_type_is_masked() -> None:
+    """H19: pydantic's types, and a user's own that work as they do."""
+    assert shown_value([SecretStr(CANARY), {"a": Sealed(CANARY)}]) == [MASK, {"a": MASK}]
+
+
+def test_the_size_of_a_secret_is_not_told() -> None:
+    """H19: a short password is guessed sooner."""
+    store = MemoryStore()
+    graphs = run_all(store)
+    for known in (graphs, []):
+        with Client(app(store, known, token=TOKEN), store, None) as client:
+            sizes = client.read("/runs/graph/sizes")["sizes"]
+            assert {sizes[key] for key in ("password", "tokens", "key", "code")} == {size_of(MASK)}
+
+
+def keeping(store: Any, name: str, hint: Any) -> StateGraph:
+    """A graph whose state has a password, which is secret by its type or isn't."""
+    graph = StateGraph({"password": hint, "said": str}, name=name)
+    graph.add_node("only", run=lambda state: emit(Login("ann", state["password"])))
+    return graph.set_entry_point("only").set_finish_point("only").compile(store=store, preserve=True)
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_two_runs_are_compared_without_the_secrets_of_either(knows_code: bool) -> None:
+    """H19: also where only one of them says that the key is secret."""
+    store = MemoryStore()
+    graphs = [keeping(store, "marked", Annotated[str, secret]), keeping(store, "unmarked", str)]
+    graphs[0].execute({"password": CANARY}, run_id="marked")
+    graphs[1].execute({"password": "open", "said": "x"}, run_id="unmarked")
+    with Client(app(store, graphs if knows_code else [], token=TOKEN), store, None) as client:
+        for one, other in (("marked", "unmarked"), ("unmarked", "marked")):
+            found = client.read(f"/runs/{one}/compare", **{"with": other})
+            assert "said" in found["changes"]
+            assert CANARY not in str(found)
+            whole = client.read(f"/runs/{one}/compare", **{"with": other, "key": "password"})
+            assert CANARY not in str(whole)
+
+
+def test_a_key_that_was_marked_later_is_secret_in_earlier_runs() -> None:
+    """H19: the run doesn't know that, and the code does."""
+    store = MemoryStore()
+    keeping(store, "g", str).execute({"password": CANARY}, run_id="r")
+    marked = keeping(store, "g", Annotated[str, secret])
+    with Client(app(store, [marked], token=TOKEN), store, None) as client:
+        assert client.read("/runs/r/export", 403)["code"] == "has-secrets"
+        for path in ("state", "events", "output", "timeline/0", "timeline/1", "sizes"):
+            assert not any(form in client.get(f"{API}/runs/r/{path}").text for form in FORMS), path
+        for step in (0, 1):
+            assert CANARY not in str(client.read("/runs/r/diff", a=step, b=1 - step))
+        assert "said" not in client.read("/runs/r/state")["values"]
+
+
+def test_what_a_step_removed_is_masked() -> None:
+    """H19: in the difference of a later state from an earlier one."""
+    store = MemoryStore()
+    graph = StateGraph({"password": Annotated[str, secret]}, name="g")
+    graph.add_node("only", run=lambda state: {"password": CANARY})
+    graph.set_entry_point("only").set_finish_point("only").compile(store=store, preserve=True)
+    graph.execute({}, run_id="r")
+    with Client(app(store, [], token=TOKEN), store, None) as client:
+        changes = client.read("/runs/r/diff", a=1, b=0)["changes"]
+        assert changes == {"password": {"change": "removed", "before": MASK}}
 
 
 def test_no_answer_to_a_change_has_a_secret() -> None:
@@ -231,6 +311,28 @@ def test_a_run_with_secrets_is_not_exported_over_http() -> None:
             assert "limpet runs export" in refused["advice"]
 
 
+def test_a_run_with_a_secret_that_only_its_values_tell_is_not_exported_over_http() -> None:
+    """H19: the result of a task that was added as it ran, a secret of pydantic's own kind, a message that waits."""
+    store = MemoryStore()
+    grown = Workflow("grown", store=store, preserve=True)
+    grown.add_template("log_in", lambda: f"session {CANARY}", secret=True)
+    grown.add_task("plan", lambda ctx: ctx.add_task("late", run="log_in") and None)
+    grown.execute({}, run_id="grown")
+    filling = plain(lambda state: {"account": Account(name="ann")}, {"account": Any}, "filling")(store)
+    filling.execute({}, run_id="filled")
+    filling.execute({"account": Account(name="ann")}, run_id="begun")
+    listening = plain(lambda state: {"got": receive("account")}, name="listening")(store)
+    listening.start({}, run_id="posted")
+    with Client(app(store, [grown, filling, listening], token=TOKEN), store, None) as client:
+        assert client.get(f"{API}/runs/posted/export").status_code == 200
+        listening.get("posted").send("account", Account(name="ann"))
+        for run_id in ("grown", "filled", "begun", "posted"):
+            assert client.read(f"/runs/{run_id}/export", 403)["code"] == "has-secrets", run_id
+    with Client(app(store, [], token=TOKEN), store, None) as client:
+        for run_id in ("grown", "filled", "begun", "posted"):
+            assert client.read(f"/runs/{run_id}/export", 403)["code"] == "has-secrets", run_id
+
+
 def test_live_streams_have_no_secret() -> None:
     """H19: neither events nor rows of the timeline."""
     store = MemoryStore()
@@ -244,6 +346,67 @@ def test_live_streams_have_no_secret() -> None:
             assert not any(form in str(events.messages) for form in FORMS)
 
 
+def talked(store: Any) -> StateGraph:
+    """A graph that got a message and an answer that are secret only by the names of their fields."""
+    graph = StateGraph({"password": Annotated[str, secret]}, name="talked")
+
+    def listen(state: Any) -> None:
+        receive("login")
+        receive("password")
+
+    def ask(state: Any) -> None:
+        pause("Who?")
+
+    graph.add_node("listen", listen).add_node("ask", ask)
+    graph.set_entry_point("listen").add_edge("listen", "ask").add_edge("ask", END)
+    graph.compile(store=store, preserve=True)
+    graph.start({"password": "x"}, run_id="r")
+    graph.get("r").send("login", Login("ann", CANARY))
+    graph.get("r").send("password", CANARY)
+    for answer in ((), (Login("bob", CANARY),)):
+        with suppress(LimpetError):
+            graph.resume("r", *answer)
+    assert graph.get("r").status == "completed"
+    return graph
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_a_secret_field_of_a_message_or_an_answer_is_masked(
+    knows_code: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H19: also inside of an instance of a class."""
+    store = MemoryStore()
+    graphs = [talked(store)]
+    if not knows_code:
+        monkeypatch.setattr(user_types.TYPES, "is_known", lambda name: False)
+        graphs = []
+    with Client(app(store, graphs, token=TOKEN), store, None) as client:
+        events = client.read("/runs/r/events")["events"]
+        assert {"message", "answer"} <= {event["type"] for event in events}
+        assert CANARY not in str(events)
+        details = [client.read(f"/runs/r/timeline/{row}") for row in range(2)]
+        assert "bob" in str(details)
+        assert CANARY not in str(details)
+
+
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_a_cursor_that_was_made_up_shows_no_secret(knows_code: bool) -> None:
+    """H19: it says that the run has no secrets, and where to read from."""
+    store = MemoryStore()
+    graphs = [talked(store)]
+    with served(store, graphs if knows_code else []) as server, server.client() as client:
+        records = store.head("r").sequence
+        for record in range(records):
+            forged = f"2:{record}.0.0.0.0.{record}.0.0:r"
+            page = client.get(f"{API}/runs/r/events", params={"after": forged})
+            assert page.status_code == 200
+            live = Events(server, "/runs/r/live", **{"Last-Event-ID": forged})
+            live.join(60)
+            for shown in (page.json()["events"], live.messages):
+                assert len(shown) > 0
+                assert CANARY not in str(shown)
+
+
 def test_the_default_of_a_secret_key_is_not_in_the_schema() -> None:
     """H19: a form needs its type alone."""
     store = MemoryStore()
@@ -252,3 +415,40 @@ def test_the_default_of_a_secret_key_is_not_in_the_schema() -> None:
         assert schema["password"]["writeOnly"] is True
         assert "default" not in schema["password"]
         assert schema["topic"]["default"] == ""
+
+
+class Credentials(BaseModel):
+    """The type of a secret key, whose own fields aren't marked."""
+
+    pin: str = CANARY
+    kind: Literal["hunter2-canary"] = CANARY
+
+
+class Defaults(BaseModel):
+    """A state whose keys have secrets in their defaults and examples."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"password": CANARY}]})
+
+    password: Annotated[str, secret] = ""
+    login: Login = Login("ann", CANARY)
+    logins: list[Login] = Field([], examples=[[{"password": CANARY}]])
+    credentials: Annotated[Credentials | None, secret] = None
+    default: dict[str, int] = {"shown": 1}
+
+
+@pytest.mark.parametrize("has_pydantic", [True, False])
+def test_no_schema_has_a_secret_in_a_default(has_pydantic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: neither inside of that of another key, nor in the type of a secret one."""
+    store = MemoryStore()
+    flow = Workflow("flow", secrets=["password"], store=store)
+    flow.add_task("use", lambda password, login={"password": CANARY}, mode="fast": 1)
+    graph = plain(lambda state: None, Defaults, "defaults")(store)
+    if not has_pydantic:
+        monkeypatch.setitem(sys.modules, "pydantic", None)
+    with Client(app(store, [flow, graph], token=TOKEN), store, None) as client:
+        for name, keys in (("flow", {"login", "mode"}), ("defaults", {"login", "credentials", "default"})):
+            shown = client.read(f"/graphs/{name}")["schema"]
+            assert keys <= shown["properties"].keys()
+            assert CANARY not in str(shown)
+        assert client.read("/graphs/flow")["schema"]["properties"]["mode"]["default"] == "fast"
+        assert shown["properties"]["default"]["default"] == {"shown": 1}

@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
+from time import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+from starlette.routing import Route
 
 from limpet import MemoryStore, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
-from limpet.server.security import Guard, is_address, split_host
+from limpet.server.page_files import PageFiles
+from limpet.server.page_routes import PAGES
+from limpet.server.security import CODE_LASTS, Guard, browser_code, is_address, session_value, split_host
 from support.http_api import CANARY, HOST, api, article, asking, filled, required
 from support.http_server import API, TOKEN
 
-ROUTES = [
-    *((each.method, filled(each)) for each in ENDPOINTS if not each.is_public),
-    ("GET", f"{API}/openapi.json"),
-    ("GET", "/metrics"),
-]
+VALUES = {"link": "x.y", "row": "0", "hash": PageFiles().hash, "path": "main.js"}
+"""What is put into the paths of routes, where it isn't the name of a thing that doesn't exist."""
+
+
+def route_paths() -> Iterator[tuple[str, str]]:
+    """All routes of the application: their methods, and paths of them."""
+    for route in app(MemoryStore(), token=TOKEN).routes:
+        assert isinstance(route, Route)
+        path = re.sub(r"{(\w+)(:\w+)?}", lambda part: VALUES.get(part[1], "none"), route.path)
+        yield from ((method, path) for method in route.methods or () if method != "HEAD")
+
+
+ROUTES = sorted(route_paths())
+FOR_STRANGERS = {
+    *((each.method, filled(each)) for each in ENDPOINTS if each.is_public),
+    *(("GET", re.sub(r"{\w+}", "none", path)) for path in PAGES),
+    ("GET", "/healthz"),
+    ("GET", "/answer/x.y"),
+    ("GET", f"/static/{VALUES['hash']}/main.js"),
+}
+"""Routes that answer without the token: pages, whose document has no data, and what has a token of its own."""
+
+WITH_TOKEN = [each for each in ROUTES if each not in FOR_STRANGERS]
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 
 
@@ -31,6 +55,7 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
         ({"authorization": "Bearer wrong"}, 401, "no-token"),
         ({"authorization": f"Bearer {TOKEN}x"}, 401, "no-token"),
         ({"authorization": f"Basic {TOKEN}"}, 401, "no-token"),
+        ({"authorization": f"Bearer {session_value(TOKEN)}"}, 401, "no-token"),
         ({"authorization": "Bearer \udcff".encode("utf-8", "surrogateescape")}, 401, "no-token"),
         ({"cookie": "limpet_token_8000=wrong"}, 401, "no-token"),
         ({"cookie": f'limpet_token_8000="{TOKEN}"'}, 401, "no-token"),
@@ -42,17 +67,69 @@ BEARER = {"authorization": f"Bearer {TOKEN}"}
         ({**BEARER, "host": ""}, 421, "wrong-host"),
     ],
 )
-def test_every_route_refuses_requests_that_may_not_be_made(
+def test_every_route_with_data_refuses_requests_that_may_not_be_made(
     headers: dict[str, str], status: int, code: str
 ) -> None:
     """H19: without the token, with a wrong one, of a page elsewhere, or under a name that was rebound."""
     with api() as client:
         client.forget_token()
-        for method, path in ROUTES:
+        for method, path in WITH_TOKEN:
             answer = client.request(method, path, headers={"host": HOST, **headers})
             assert (answer.status_code, answer.json()["code"]) == (status, code), path
             assert answer.headers["content-type"] == "application/problem+json"
             assert answer.json()["status"] == status
+
+
+def test_every_route_is_one_that_needs_the_token_or_is_known_not_to() -> None:
+    """H19: also those that come later."""
+    assert set(ROUTES) >= FOR_STRANGERS
+    assert len(WITH_TOKEN) > 40
+    assert ("POST", "/session") in WITH_TOKEN
+
+
+@pytest.mark.parametrize("headers", [{}, BEARER])
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8000", "[::2]", "192.0.2.1"])
+def test_no_route_answers_under_a_name_that_was_rebound(host: str, headers: dict[str, str]) -> None:
+    """H19: neither pages nor their files, nor what needs no token."""
+    with api() as client:
+        client.forget_token()
+        for method, path in ROUTES:
+            answer = client.request(method, path, headers={**headers, "host": host})
+            assert (answer.status_code, answer.json()["code"]) == (421, "wrong-host"), path
+            assert "set-cookie" not in answer.headers
+
+
+def test_no_route_lets_a_page_of_another_site_change_anything() -> None:
+    """H19: also what needs no token, and the login."""
+    with api() as client:
+        changing = [each for each in ROUTES if each[0] != "GET"]
+        assert len(changing) > 20
+        for headers in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+            for method, path in changing:
+                answer = client.request(method, path, headers=headers)
+                assert (answer.status_code, answer.json()["code"]) == (403, "other-origin"), path
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_browser_gets_a_cookie_for_the_token_and_no_other(scheme: str) -> None:
+    """H20: by a form, or in the address. Over TLS it is sent over TLS only."""
+    with api() as client:
+        client.base_url = client.base_url.copy_with(scheme=scheme)
+        by_form = client.post("/session")
+        by_address = client.get("/", params={"token": TOKEN}, follow_redirects=False)
+        client.forget_token()
+        for answer, status in ((by_form, 204), (by_address, 303)):
+            assert answer.status_code == status
+            name, _, rest = answer.headers["set-cookie"].partition("=")
+            value, *attributes = rest.split("; ")
+            expected = {"HttpOnly", "Path=/", "SameSite=strict", *(["Secure"] * (scheme == "https"))}
+            assert (name, set(attributes)) == ("limpet_token_8000", expected)
+            assert TOKEN not in value
+            client.cookies.clear()
+            assert client.get(f"{API}/runs").status_code == 401
+            assert client.get(f"{API}/runs", headers={"cookie": f"{name}={value}"}).status_code == 200
+            again = client.post("/session", headers={"cookie": f"{name}={value}"})
+            assert (again.status_code, "set-cookie" in again.headers) == (401, False)
 
 
 def test_only_pages_of_the_server_change_anything() -> None:
@@ -75,7 +152,7 @@ def test_no_request_is_sent_to_where_it_says_that_it_comes_from() -> None:
     """H19: a path with one slash too many isn't found, and doesn't lead to the host that the request names."""
     with api() as client:
         client.forget_token()
-        for method, path in ROUTES:
+        for method, path in WITH_TOKEN:
             answer = client.request(
                 method, f"{path}/", headers={"host": "evil.example"}, follow_redirects=False
             )
@@ -146,6 +223,49 @@ def test_odd_methods_do_nothing(method: str) -> None:
         assert client.read("/runs/kelp")["status"] == "paused"
         client.forget_token()
         assert client.head(f"{API}/runs/kelp").status_code == 401
+
+
+def test_a_code_for_a_browser_opens_the_page_once_and_soon() -> None:
+    """H20: it is on a command line, which other users of the machine can read."""
+    now = time()
+    code = browser_code(TOKEN, now)
+    expires, _, seal = browser_code(TOKEN, now - CODE_LASTS - 1).partition(".")
+    with api() as client:
+        client.forget_token()
+
+        def opens(given: str) -> bool:
+            client.cookies.clear()
+            answer = client.get("/runs", params={"token": given, "q": "x"}, follow_redirects=False)
+            if answer.status_code == 401:
+                return False
+            assert (answer.status_code, answer.headers["location"]) == (303, "/runs?q=x")
+            return client.get(f"{API}/runs").status_code == 200
+
+        assert opens(code)
+        assert not opens(code)
+        assert opens(browser_code(TOKEN, now + 1))
+        later = str(int(expires) + 10**6)
+        wrong = (
+            browser_code("another token", now),
+            f"{expires}.{seal}",
+            f"{later}.{seal}",
+            seal,
+            ".",
+            "",
+            "é.é",
+        )
+        assert not any(map(opens, wrong))
+        assert client.get(f"{API}/runs", headers={"authorization": f"Bearer {code}"}).status_code == 401
+
+
+def test_the_token_is_dropped_from_the_address_however_it_is_spelt() -> None:
+    """H20: else the page would lead to itself for ever."""
+    with api() as client:
+        client.forget_token()
+        for name in ("token", "%74oken", "%74%6F%6B%65%6E"):
+            query = f"a=1&{name}={quote(TOKEN)}&tokens=2"
+            answer = client.get(f"/runs?{query}", follow_redirects=False)
+            assert (answer.status_code, answer.headers["location"]) == (303, "/runs?a=1&tokens=2")
 
 
 def test_every_answer_forbids_browsers_to_run_or_embed_it() -> None:

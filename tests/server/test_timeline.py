@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -494,14 +494,24 @@ def test_rows_of_deleted_records_are_replaced_by_a_mark(store: Store) -> None:
 
 
 def test_a_timeline_ends_before_a_damaged_record() -> None:
-    """H19: what can be read is shown, and the run says that it is damaged."""
+    """H19: what can be read is shown, and it says why there is no more."""
     store = MemoryStore()
     run(kept(loop(10), store))
     records = store._runs[RUN].records
-    records[5] = records[5][:-1] + bytes([records[5][-1] ^ 1])
+    sound = records[5]
+    records[5] = sound[:-1] + bytes([sound[-1] ^ 1])
     reader = Reader(store)
-    reader.read(RUN)
-    assert 0 < len(reader.rows) < 10
+    for _ in range(2):
+        assert "damaged" in reader.read(RUN)["problem"]
+        assert 0 < len(reader.rows) < 10
+    stream = Stream(store)
+    stream.wait()
+    assert "damaged" in stream.messages[-2][1]["problem"]
+    assert stream.rows == reader.rows
+    records[5] = sound
+    again = Reader(store)
+    assert again.read(RUN)["problem"] is None
+    assert len(again.rows) == 10
 
 
 def test_only_the_newest_rows_of_a_very_long_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -540,6 +550,50 @@ def test_few_timelines_are_remembered_and_others_are_read_again() -> None:
     assert len(timelines._kept) == KEPT_TIMELINES
 
 
+def test_timelines_that_are_followed_are_kept_however_many_there_are() -> None:
+    """H19: no follower reads all rows again because others follow other runs; afterwards few are kept."""
+    store = MemoryStore()
+    graph = kept(loop(3), store)
+    timelines = Timelines(store)
+    created = {}
+    versions = {}
+
+    def changes(run_id: str, version: str) -> dict[str, Any]:
+        return timelines.changes(run_id, created[run_id], frozenset(), version, 10)
+
+    with ExitStack() as following:
+        for number in range(2 * KEPT_TIMELINES):
+            run_id = f"r{number}"
+            graph.execute({}, run_id=run_id)
+            created[run_id] = graph.get(run_id).info.created
+            for _ in range(2):
+                following.enter_context(timelines.following(run_id))
+            versions[run_id] = changes(run_id, "")["version"]
+        graph.execute({}, run_id="other")
+        created["other"] = graph.get("other").info.created
+        changes("other", "")
+        for run_id, version in versions.items():
+            again = changes(run_id, version)
+            assert (again["reset"], again["rows"]) == (False, [])
+    assert len(timelines._kept) == KEPT_TIMELINES
+    assert not timelines._followers
+
+
+def test_a_run_that_replaces_another_of_its_id_has_a_timeline_of_its_own() -> None:
+    """H19: and that of the first isn't kept."""
+    store = MemoryStore()
+    graph = kept(loop(3), store)
+    timelines = Timelines(store)
+    version = ""
+    for _ in range(2):
+        run(graph)
+        found = timelines.changes(RUN, graph.get(RUN).info.created, frozenset(), version, 10)
+        assert (found["reset"], len(found["rows"])) == (True, 3)
+        version = found["version"]
+        graph.get(RUN).delete()
+    assert len(timelines._kept) == 1
+
+
 class Stream:
     """A client of the stream of a timeline, in a thread with an event loop of its own."""
 
@@ -560,7 +614,7 @@ class Stream:
             facts = {"stored_status": info.status, "shown_status": info.shown_status}
             return {**found, "run": facts}
 
-        stream = timeline_stream(client_for(self._store), self._run_id, changes, "")
+        stream = timeline_stream(timelines, client_for(self._store), self._run_id, changes, "")
         async for sent in stream:
             if sent.startswith(b":"):
                 continue

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from limpet import MemoryStore, Runs, register_type
 from limpet.journal.encoding import user_types
 from limpet.journal.encoding.unknown_values import UnknownValue
+from limpet.server import values
 from limpet.server.values import LARGE, not_json, shown_value, shown_values, size_of, to_bytes, without_large
 from support.http_api import api, plain
 
@@ -147,6 +148,22 @@ def test_large_values_are_left_out_with_their_sizes() -> None:
     small, large = without_large({"a": 1, "b": "x" * (LARGE + 1), "c": [1] * LARGE})
     assert small == {"a": 1}
     assert large == {"b": LARGE + 1, "c": size_of([1] * LARGE)}
+
+
+def test_of_many_values_the_smallest_are_kept_in_their_order() -> None:
+    """H19: so that an answer is small, too, and has what it can have."""
+    small, large = without_large({"a": "x" * 15_000, **{str(n): "x" * 10_000 for n in range(99)}, "b": 1})
+    assert list(small) == [*(str(n) for n in range(99)), "b"]
+    assert large == {"a": 15_000}
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, [1] * 9, list(range(25)), [[1, 2]] * 30, {str(number): number for number in range(20)}]
+)
+def test_the_size_of_a_large_value_is_that_of_its_parts(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: it is measured in parts, so that other threads needn't wait for all of it."""
+    monkeypatch.setattr(values, "AT_ONCE", 10)
+    assert size_of(value) == len(to_bytes(value))
 
 
 ANYTHING = st.recursive(

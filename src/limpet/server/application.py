@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -28,6 +28,7 @@ from limpet.server.endpoint import (
     ApiRequest,
     Endpoint,
     FileAnswer,
+    FileOnDisk,
     Service,
     body_values,
     check_text,
@@ -65,8 +66,14 @@ PREFIX: Final = "/api/v1"
 MAX_BODY: Final = 1_000_000
 """Bytes of a request, at most."""
 
+MAX_STRANGERS_BODY: Final = 100_000
+"""The same for one without the token: any number of clients could have the server hold as much at the same time."""
+
 MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
+
+PART_OF_FILE: Final = 1_000_000
+"""Bytes of a file that are sent at a time."""
 
 ENDPOINTS: Final = (
     *graph_routes.ENDPOINTS,
@@ -170,7 +177,7 @@ class _Answering:
 
         async def answer(request: Request) -> Response:
             user = await self._check(request, endpoint)
-            checked = (await self._read(endpoint, request))._replace(user=user)
+            checked = await self._read(endpoint, request, user)
             if endpoint.streams:
                 return await self._stream(endpoint, request, checked)
             with store_problems_hidden(endpoint.is_public):
@@ -225,28 +232,32 @@ class _Answering:
         await self._check(request, None)
         return _response(openapi(ENDPOINTS, request.scope.get("root_path", "") + PREFIX))
 
-    async def _check(self, request: Request, endpoint: Endpoint | None) -> str:
-        """Who makes a request. Raises unless it may be answered."""
+    async def _check(self, request: Request, endpoint: Endpoint | None) -> str | None:
+        """Who makes a request; None for a stranger. Raises unless it may be answered."""
         headers = _headers(request)
         self._guard.check_host(headers)
         self._guard.check_origin(request.method, headers)
-        user = await self._guard.user_of(headers, request.cookies)
-        if user is None and not (endpoint is not None and endpoint.is_public):
-            raise HttpProblem(401, "no-token", "give the token of the server: Authorization: Bearer …")
+        if endpoint is not None and endpoint.is_public:
+            user = await self._guard.user_if_known(headers, request.cookies)
+        else:
+            user = await self._guard.user_of(headers, request.cookies)
+            if user is None:
+                raise HttpProblem(401, "no-token", "give the token of the server: Authorization: Bearer …")
         if endpoint is not None and endpoint.changes and self._service.read_only:
             raise HttpProblem(403, "read-only", "the server is read-only")
-        return user or ""
+        return user
 
-    async def _read(self, endpoint: Endpoint, request: Request) -> ApiRequest:
+    async def _read(self, endpoint: Endpoint, request: Request, user: str | None) -> ApiRequest:
         values = query_values(endpoint, request.query_params.multi_items())
         if endpoint.streams and "last-event-id" in request.headers:
             values["after"] = request.headers["last-event-id"]
         body = b""
         if endpoint.changes:
-            body = await _body(request, MAX_FILE if endpoint.takes_file else MAX_BODY)
+            most = MAX_FILE if endpoint.takes_file else MAX_BODY
+            body = await _body(request, MAX_STRANGERS_BODY if user is None else most)
         if not endpoint.takes_file:
             values |= body_values(endpoint, _json(request, body))
-        return ApiRequest(self._service, _path_values(request), values, body)
+        return ApiRequest(self._service, _path_values(request), values, body, user or "")
 
     async def _stream(self, endpoint: Endpoint, request: Request, checked: ApiRequest) -> Response:
         if request.method == "HEAD":
@@ -309,11 +320,31 @@ def _refuse_constant(name: str) -> Any:
 
 def _response(answer: Any) -> Response:
     headers = {**HEADERS, "Cache-Control": "no-store"}
-    if not isinstance(answer, FileAnswer):
+    if not isinstance(answer, FileAnswer | FileOnDisk):
         return Response(to_bytes(answer), media_type="application/json", headers=headers)
     if answer.name:
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"
+    if isinstance(answer, FileOnDisk):
+        return _FileResponse(answer, headers)
     return Response(answer.content, media_type=answer.media_type, headers=headers)
+
+
+class _FileResponse(StreamingResponse):
+    """Sends a file in parts, and deletes it, also when the client goes away in the middle."""
+
+    def __init__(self, answer: FileOnDisk, headers: dict[str, str]) -> None:
+        self._file = answer.path.open("rb")
+        self._delete = answer.delete
+        headers["Content-Length"] = str(answer.path.stat().st_size)
+        parts = iterate_in_threadpool(iter(lambda: self._file.read(PART_OF_FILE), b""))
+        super().__init__(parts, headers=headers, media_type=answer.media_type)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._file.close()
+            self._delete()
 
 
 def _problem(details: dict[str, Any]) -> Response:

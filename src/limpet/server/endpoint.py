@@ -1,13 +1,14 @@
 """What a route of the API is: its method and path, what it takes, and the function that answers it.
 
 `Endpoint` is the one description of a route. Requests are checked against it, and the OpenAPI document is made from
-it. The function gets an `ApiRequest`, whose values have been checked, and returns plain data or a `FileAnswer`. It
-knows nothing of HTTP and may block: the application calls it in a thread.
+it. The function gets an `ApiRequest`, whose values have been checked, and returns plain data, a `FileAnswer` or a
+`FileOnDisk`. It knows nothing of HTTP and may block: the application calls it in a thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
@@ -22,7 +23,7 @@ from limpet.schedules import Schedules
 from limpet.server.run_changes import RunChanges
 from limpet.server.run_counts import RecentAnswers, StatusCounts
 from limpet.server.timeline import Timelines
-from limpet.server.values import shown_values
+from limpet.server.values import LARGE, shown_values, size_of
 
 TEXT: Final = "text"
 TEXTS: Final = "texts"
@@ -46,8 +47,14 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
 LARGEST_NUMBER: Final = 2**53
 """Whole numbers in requests are at most this large: JavaScript can't tell larger ones apart."""
 
+MAX_DIGITS: Final = 17
+"""Characters of such a number: one with thousands of zeros before it isn't read."""
+
 MAX_VALUES: Final = 1000
 """Values in the query of a request, at most."""
+
+LONGEST_IN_LIST: Final = 2000
+"""Characters of the reason, the error or a question of a run in a list, at most. The run itself has all of them."""
 
 MAX_DEPTH: Final = 150
 """Levels of lists and objects in the body of a request, at most. A store keeps a few more."""
@@ -139,6 +146,15 @@ class FileAnswer(NamedTuple):
     """If it has one, browsers save it under this name."""
 
 
+class FileOnDisk(NamedTuple):
+    """An answer that is sent from a file, however large it is. Afterwards `delete` deletes it."""
+
+    path: Path
+    media_type: str
+    name: str
+    delete: Callable[[], None]
+
+
 class Endpoint(NamedTuple):
     """A route of the API."""
 
@@ -153,6 +169,8 @@ class Endpoint(NamedTuple):
     takes_file: bool = False
     is_public: bool = False
     """Whether it needs no token of the server: what it takes has one of its own."""
+    may_be_over: bool = False
+    """Whether a stream may have nothing more to give: the answer is 204 then, and clients don't come back."""
 
     @property
     def changes(self) -> bool:
@@ -168,6 +186,27 @@ class Endpoint(NamedTuple):
 def shown_run(info: RunInfo) -> dict[str, Any]:
     """What a store knows of a run, as JSON."""
     return shown_values(run_facts(info), ())
+
+
+def listed_run(info: RunInfo) -> dict[str, Any]:
+    """The same for a list, in which long texts are cut and large questions have no form."""
+    facts = shown_run(info)
+    for name in ("reason", "problem"):
+        facts[name] = _cut(facts[name])
+    if facts["error"]:
+        facts["error"] = {name: _cut(value) for name, value in facts["error"].items()}
+    for question in facts["questions"]:
+        question["prompt"] = _cut(question["prompt"])
+        for name in ("choices", "schema"):
+            if size_of(question[name]) > LARGE:
+                question[name] = None
+    return facts
+
+
+def _cut(text: Any) -> Any:
+    if isinstance(text, str) and len(text) > LONGEST_IN_LIST:
+        return f"{text[:LONGEST_IN_LIST]}…"
+    return text
 
 
 def limit_of(request: ApiRequest, most: int, usual: int) -> int:
@@ -226,6 +265,13 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
+def checked_run_id(run_id: str | None) -> str | None:
+    """The id for a new run. Raises `UsageError` for one that no URL can name, as it means another path there."""
+    if run_id in (".", ".."):
+        raise UsageError(f"a run can't have the id {run_id!r} here: no URL could name it")
+    return run_id
+
+
 def _check_depth(body: Any) -> None:
     """Raise `UsageError` for a body that is nested too deeply. It isn't walked recursively."""
     level = [body]
@@ -245,11 +291,8 @@ def _check_depth(body: Any) -> None:
 def _value_of_text(parameter: Parameter, text: str) -> Any:
     match parameter.kind:
         case "integer":
-            if (
-                text.removeprefix("-").isdecimal()
-                and text.isascii()
-                and abs(int(text[:20])) <= LARGEST_NUMBER
-            ):
+            is_whole = text.isascii() and text.removeprefix("-").isdecimal()
+            if is_whole and len(text) <= MAX_DIGITS and abs(int(text)) <= LARGEST_NUMBER:
                 return int(text)
             raise UsageError(f"the parameter {parameter.name!r} must be a whole number, not {text[:80]!r}")
         case "flag":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from starlette.concurrency import run_in_threadpool
 
 from limpet.errors import LimpetError
 from limpet.server.problems import problem_details
-from limpet.server.values import LARGE, shown_value, size_of, to_bytes, without_large
+from limpet.server.values import LARGE, may_be_large, shown_value, size_of, to_bytes, without_large
 
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a comment is sent, if nothing else is: proxies end connections that are silent."""
@@ -16,13 +19,15 @@ KEEP_ALIVE: Final = 15.0
 VALUES: Final = ("update", "appended", "merged", "replaced")
 """The fields of an event that have values of the state, by key."""
 
-MASKED: Final = (*VALUES, "data")
+MASKED: Final = (*VALUES, "data", "value", "answers")
 """The fields in which keys may be secret. Those of an event itself may have the name of such a key."""
 
 NOTHING_NEW: Final = b": nothing new\n\n"
 """A comment, which clients ignore."""
 
 Event = dict[str, Any]
+
+_locks: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 
 async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -> AsyncIterator[bytes]:
@@ -37,7 +42,12 @@ async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -
                 continue
             event = waiting.result()
             waiting = None
-            yield message("event", shown_event(event, secrets), event["cursor"])
+            if may_be_large(event):
+                async with _one_at_a_time():
+                    sent = await run_in_threadpool(_event_message, event, secrets)
+                yield sent
+            else:
+                yield _event_message(event, secrets)
     except StopAsyncIteration:
         yield message("end", {})
     except LimpetError as problem:
@@ -51,6 +61,18 @@ async def event_stream(events: AsyncIterator[Event], secrets: Collection[str]) -
             await events.aclose()
 
 
+def _one_at_a_time() -> asyncio.Lock:
+    """Has the large events of an event loop be made into messages one by one.
+
+    A large one keeps Python busy. Many followers of a run get it at once, and would leave the loop no time.
+    """
+    return _locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+def _event_message(event: Event, secrets: Collection[str]) -> bytes:
+    return message("event", shown_event(event, secrets), event["cursor"])
+
+
 def shown_event(event: Event, secrets: Collection[str] = (), whole: bool = False) -> Event:
     """An event as JSON can express it. Unless it is wanted whole, `large` has the sizes of large values instead.
 
@@ -61,11 +83,13 @@ def shown_event(event: Event, secrets: Collection[str] = (), whole: bool = False
         shown[field] = shown_value(value, secrets if field in MASKED else ())
     if whole:
         return shown
-    sizes: dict[str, int] = {}
-    for field in VALUES:
-        if isinstance(shown.get(field), dict):
-            shown[field], large = without_large(shown[field])
-            sizes |= large
+    fields = [field for field in VALUES if isinstance(shown.get(field), dict)]
+    small, large = without_large(
+        {(field, key): shown[field][key] for field in fields for key in shown[field]}
+    )
+    for field in fields:
+        shown[field] = {key: value for (of, key), value in small.items() if of == field}
+    sizes = {key: size for (_, key), size in large.items()}
     for field in ("data", "value", "answers"):
         if field in shown and size_of(shown[field]) > LARGE:
             sizes[field] = size_of(shown.pop(field))

@@ -131,6 +131,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
                 "items": _object({"branch": _TEXT, "label": _TEXT, "since": _NUMBER}),
             },
             "run": {"$ref": "#/components/schemas/Run"},
+            "problem": _OPTIONAL_TEXT,
         }
     ),
     "RowDetail": _object(
@@ -153,6 +154,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "events": {"type": "array", "items": _object({"type": _TEXT, "at": _NUMBER, "cursor": _TEXT})},
             "next": _OPTIONAL_TEXT,
             "more": {"type": "boolean"},
+            "problem": _OPTIONAL_TEXT,
         }
     ),
     "Comparison": _object({"changes": _OBJECT, "same": {"type": "array", "items": _TEXT}}),
@@ -200,9 +202,23 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         run_id=_TEXT,
     ),
     "File": {"type": "string", "format": "binary"},
-    "EventStream": {"type": "string", "description": "server-sent events, each with its cursor as its id"},
+    "EventStream": {
+        "type": "string",
+        "description": (
+            "server-sent events, each with its cursor as its id; the last one is `end` (there won't be more) "
+            "or `problem` (with a Problem), after which the client closes the stream"
+        ),
+    },
 }
 """The schemas of answers, by name."""
+
+LAST_EVENT_ID: Final = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "required": False,
+    "description": "the id of the last message that the client got, as browsers send it; in place of `after`",
+    "schema": _TEXT,
+}
 
 MEDIA_TYPES: Final = {"File": "application/octet-stream", "EventStream": "text/event-stream"}
 """The answers that aren't JSON."""
@@ -250,7 +266,16 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         fields = {each.name: {**KINDS[each.kind], "description": each.about} for each in endpoint.body}
         required = [each.name for each in endpoint.body if each.is_required]
         schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
-        operation["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        operation["requestBody"] = {
+            "required": bool(required),
+            "content": {"application/json": {"schema": schema}},
+        }
+    if endpoint.streams:
+        operation["parameters"].append(LAST_EVENT_ID)
+    if endpoint.may_be_over:
+        operation["responses"]["204"] = {"description": "there won't be more"}
+    if endpoint.is_public:
+        operation["security"] = []
     return operation
 
 

@@ -7,7 +7,9 @@ a page that was opened from elsewhere works, although browsers send no cookie wi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from time import time
 from typing import Final
+from urllib.parse import unquote_plus
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,7 +17,7 @@ from starlette.routing import Route
 
 from limpet.server.page_files import PageFiles
 from limpet.server.problems import HttpProblem
-from limpet.server.security import HEADERS, Guard, cookie_name, same, session_value
+from limpet.server.security import HEADERS, Guard, cookie_name, is_browser_code, same, session_value
 
 PAGES: Final = (
     "/",
@@ -33,6 +35,9 @@ ANSWER_PAGE: Final = "/answer/{link}"
 """The page of a link to one question, which needs no token."""
 
 STATIC: Final = "/static/{hash}/{path:path}"
+
+TOKEN: Final = "token"
+"""The name in a query under which a browser brings the token, or a code for it."""
 
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
@@ -54,15 +59,15 @@ class _Pages:
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
         self._files = PageFiles()
+        self._used_codes: set[str] = set()
 
     async def show(self, request: Request) -> Response:
-        """The document. With the token in its query, a cookie, and the same page without it."""
+        """The document. With the token, or a code for it, in its query, a cookie, and the same page without it."""
         headers = _headers(request)
         self._guard.check_host(headers)
-        token = request.query_params.get("token")
-        if token is not None and self._guard.token is not None and same(token, self._guard.token):
+        if self._opens(request.query_params.get(TOKEN, "")):
             return self._with_cookie(request, RedirectResponse(_path_without_token(request), 303))
-        user = await self._guard.user_of(headers, request.cookies)
+        user = await self._guard.user_if_known(headers, request.cookies)
         return self._document(request, 401 if user is None else 200)
 
     async def show_public(self, request: Request) -> Response:
@@ -90,6 +95,18 @@ class _Pages:
             return Response(found.content, media_type=found.media_type, headers=headers)
         headers["Content-Encoding"] = "gzip"
         return Response(found.compressed, media_type=found.media_type, headers=headers)
+
+    def _opens(self, given: str) -> bool:
+        """Whether what is given opens the page: the token, or a code for it, which does so once."""
+        token = self._guard.token
+        if token is None:
+            return False
+        if same(given, token):
+            return True
+        if given in self._used_codes or not is_browser_code(given, token, time()):
+            return False
+        self._used_codes.add(given)
+        return True
 
     def _document(self, request: Request, status: int) -> Response:
         content = self._files.shell(_root(request))
@@ -124,7 +141,8 @@ def _path_without_token(request: Request) -> str:
     """The path that was asked for, as it was sent, with what else is in its query."""
     raw: bytes = request.scope.get("raw_path") or request.scope["path"].encode()
     path = "/" + raw.partition(b"?")[0].decode("latin-1").lstrip("/")
-    rest = [part for part in request.url.query.split("&") if part and not part.startswith("token=")]
+    parts = request.url.query.split("&")
+    rest = [part for part in parts if part and unquote_plus(part.partition("=")[0]) != TOKEN]
     if not rest:
         return path
     return f"{path}?{'&'.join(rest)}"

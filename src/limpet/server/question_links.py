@@ -25,13 +25,26 @@ LONGEST_LINK: Final = 4000
 
 
 class QuestionLink(NamedTuple):
-    """What a link allows: to answer one question of a run that was created then. `name` is whom it is for."""
+    """What a link allows: to answer one question of a run that was created then.
+
+    `name` is whom it is for, as its `maker` says; the maker is empty where the server doesn't know who made it.
+    """
 
     run_id: str
     created: float
     question: str
     expires: float
     name: str
+    maker: str = ""
+
+    @property
+    def answers_as(self) -> str:
+        """Who has answered, where that is known by the link alone."""
+        if not self.maker:
+            return self.name or "a link"
+        if not self.name:
+            return f"a link by {self.maker}"
+        return f"{self.name} (link by {self.maker})"
 
 
 def seal_link(store: Store, link: QuestionLink) -> str:

@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import AsyncIterator
 from threading import Lock
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 
 from limpet.journal.optional_calls import MarksChanges, Notifying, provides
@@ -29,6 +29,9 @@ LOOK_INTERVAL: Final = 0.25
 NEWEST: Final = 50
 HELD: Final = 100
 """Runs that are looked at where a store doesn't mark changes: the newest, and those under way."""
+
+START_TIME: Final = 0.2
+"""Seconds that a thread takes to start, at most. If it hasn't by then, another is started."""
 
 log = logging.getLogger("limpet.server")
 
@@ -56,13 +59,16 @@ class RunChanges:
         self._epoch = secrets.token_hex(4)
         """Distinguishes the changes that this process has counted from those of another."""
         self._version = 0
-        self._changed_at = 0.0
+        self._changed_at = time()
         self._looks = 0
         self._known: Any = None
         """What the last look saw."""
         self._lock = Lock()
         self._clients: set[_Client] = set()
-        self._is_watching = False
+        self._working = Lock()
+        """Held by the thread that looks."""
+        self._started = 0.0
+        """When that was started, for as long as it hasn't ended."""
         self._left = Monitor()
         self._has_failed = False
 
@@ -93,6 +99,7 @@ class RunChanges:
 
     async def _pause(self, client: _Client) -> bool:
         """Wait for the next look that sees a change; False if there was none for a while."""
+        self._ensure_thread()
         try:
             await asyncio.wait_for(client.woken.wait(), KEEP_ALIVE)
         except TimeoutError:
@@ -103,20 +110,31 @@ class RunChanges:
     def _join(self, client: _Client) -> int:
         """Add a client, and return the number of looks that doesn't tell it enough."""
         with self._lock:
-            looks = -1
-            if not self._is_watching:
-                self._is_watching = True
-                looks = self._looks
-                start_thread(self._watch, "limpet-run-changes")
             self._clients.add(client)
-            return looks
+            return -1 if self._working.locked() else self._looks
 
     def _leave(self, client: _Client) -> None:
         with self._lock:
             self._clients.discard(client)
         self._left.notify()
 
+    def _ensure_thread(self) -> None:
+        """Start the thread that looks, unless it is at work, or was started just now."""
+        now = monotonic()
+        if not self._working.locked() and now - self._started > START_TIME:
+            self._started = now
+            start_thread(self._watch, "limpet-run-changes")
+
     def _watch(self) -> None:
+        """Look as long as there are clients. Two threads may start at once: then one of them ends at once."""
+        while self._clients and self._working.acquire(blocking=False):
+            try:
+                self._look_until_left()
+            finally:
+                self._started = 0.0
+                self._working.release()
+
+    def _look_until_left(self) -> None:
         """Look until no client is left."""
         # What happened since the last client left isn't known, unless the store has marked it.
         may_have_changed = True
@@ -136,7 +154,6 @@ class RunChanges:
             may_have_changed = self._wait(has_changed)
             with self._lock:
                 if not self._clients:
-                    self._is_watching = False
                     return
 
     def _look(self, may_have_changed: bool) -> bool:

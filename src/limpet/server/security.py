@@ -11,6 +11,7 @@ import asyncio
 import hmac
 import inspect
 import ipaddress
+import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
@@ -33,10 +34,18 @@ HEADERS: Final = {
 }
 """What every answer has: a browser runs nothing that isn't a file of the server, and no page embeds it."""
 
+CODE_LASTS: Final = 60.0
+"""Seconds in which a browser that is started with a code has to use it."""
+
 LONGEST_HOST: Final = 253
 HOST_NAME: Final = re.compile(r"[a-z0-9_-]{1,63}(\.[a-z0-9_-]{1,63})*")
 
 SAFE_METHODS: Final = ("GET", "HEAD")
+
+REFUSED: Final = (401, 403)
+"""With an error of such a status, as FastAPI's `HTTPException` has one, a host's own check refuses a request."""
+
+log = logging.getLogger("limpet.server")
 
 Allowed = bool | str | None
 """Whether a request is allowed; if so, it may be the name of who makes it."""
@@ -86,22 +95,38 @@ class Guard(NamedTuple):
         return same(cookies.get(cookie_name(headers), ""), session_value(self.token))
 
     async def user_of(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
-        """Who makes a request: a name, or an empty one; None if it isn't allowed."""
+        """Who makes a request: a name, or an empty one; None if it isn't allowed.
+
+        Raises what the host's own check raises, except an error of 401 or 403, by which it refuses the request.
+        """
         if self.has_token(headers, cookies):
             return ""
-        if self.authenticate is None:
-            return None
-        allowed: Any
-        if inspect.iscoroutinefunction(self.authenticate):
-            allowed = await self.authenticate(headers)
-        else:
-            # In a thread, as it may ask a database. What it gives may be awaitable all the same.
-            allowed = await asyncio.to_thread(self.authenticate, headers)
-            if inspect.isawaitable(allowed):
-                allowed = await allowed
+        try:
+            allowed = await self._allowed(headers)
+        except Exception as problem:
+            if getattr(problem, "status_code", None) in REFUSED:
+                return None
+            raise
         if isinstance(allowed, str) and allowed:
             return allowed
         return "" if allowed is True else None
+
+    async def user_if_known(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:
+        """The same for what strangers may see, too: None also if the host's own check fails."""
+        try:
+            return await self.user_of(headers, cookies)
+        except Exception:
+            log.exception("authenticate failed for a request that needs no token")
+            return None
+
+    async def _allowed(self, headers: Mapping[str, str]) -> Any:
+        if self.authenticate is None:
+            return None
+        if inspect.iscoroutinefunction(self.authenticate):
+            return await self.authenticate(headers)
+        # In a thread, as it may ask a database. What it gives may be awaitable all the same.
+        allowed = await asyncio.to_thread(self.authenticate, headers)
+        return await allowed if inspect.isawaitable(allowed) else allowed
 
 
 def cookie_name(headers: Mapping[str, str]) -> str:
@@ -113,6 +138,23 @@ def cookie_name(headers: Mapping[str, str]) -> str:
 def session_value(token: str) -> str:
     """What the cookie of a browser that gave the token has: not the token itself, which may be used elsewhere."""
     return hmac.digest(token.encode(), b"limpet session", "sha256").hex()
+
+
+def browser_code(token: str, now: float) -> str:
+    """What opens the page in place of the token, once and soon: for a command line, which other users can read."""
+    expires = str(int((now + CODE_LASTS) * 1000))
+    return f"{expires}.{_code_seal(token, expires)}"
+
+
+def is_browser_code(code: str, token: str, now: float) -> bool:
+    """Whether a text is such a code for this token, and its time isn't over."""
+    expires, _, seal = code.partition(".")
+    return same(seal, _code_seal(token, expires)) and int(expires) >= now * 1000
+
+
+def _code_seal(token: str, expires: str) -> str:
+    content = f"limpet browser {expires}".encode("utf-8", "replace")
+    return hmac.digest(token.encode(), content, "sha256").hex()
 
 
 def host_names(hosts: Collection[str]) -> list[str]:

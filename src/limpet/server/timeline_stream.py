@@ -17,6 +17,7 @@ from limpet.errors import LimpetError
 from limpet.journal.store import ENDED, RUNNING
 from limpet.server.event_stream import KEEP_ALIVE, NOTHING_NEW, message
 from limpet.server.problems import problem_details
+from limpet.server.timeline import Timelines
 
 GATHERED: Final = 0.25
 """Seconds between two messages, at least."""
@@ -29,19 +30,22 @@ Changes = Callable[[str], dict[str, Any]]
 
 
 async def timeline_stream(
-    client: LeaseClient, run_id: str, changes: Changes, version: str
+    timelines: Timelines, client: LeaseClient, run_id: str, changes: Changes, version: str
 ) -> AsyncIterator[bytes]:
     """What changes in a timeline after a version, until the run ends."""
     known_run: dict[str, Any] = {}
+    known_problem: str | None = None
     silence = 0.0
     try:
-        with watched(client, run_id) as run:
+        with timelines.following(run_id), watched(client, run_id) as run:
             while True:
                 seen = run.version
                 found = await run_in_threadpool(changes, version)
-                if found["rows"] or found["reset"] or found["run"] != known_run:
+                is_known = found["run"] == known_run and found["problem"] == known_problem
+                if found["rows"] or found["reset"] or not is_known:
                     version = found["version"]
                     known_run = found["run"]
+                    known_problem = found["problem"]
                     silence = 0.0
                     yield message("timeline", found, version)
                 if found["more"]:

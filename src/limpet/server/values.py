@@ -10,21 +10,37 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from itertools import islice
 from math import isfinite
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.json_values import to_json_value
 from limpet.journal.encoding.unknown_values import UnknownValue
 from limpet.journal.encoding.user_types import TYPES
+from limpet.server.problems import HttpProblem
 
 LARGE: Final = 20_000
 """Bytes of JSON above which a value is left out, and only its size is sent."""
+
+LARGE_TOGETHER: Final = 1_000_000
+"""Bytes of JSON that all values of an answer may have together: else the largest are left out, too."""
+
+AT_ONCE: Final = 10_000
+"""Parts of a value that are made into JSON at once, to learn its size: other threads wait for that."""
+
+MANY_PARTS: Final = 200
+"""Parts that a value which isn't large may have."""
+
+MAX_VALUE: Final = 64_000_000
+"""Bytes of JSON of what is asked for although it is large, at most."""
 
 MAX_DEPTH: Final = 100
 """Levels of a value that are shown."""
 
 TOO_DEEP: Final = "…"
+
+Key = TypeVar("Key")
 
 SECRET_TYPES: Final = "pydantic.types:Secret"
 """How the names begin under which pydantic's types for secrets are registered."""
@@ -120,23 +136,55 @@ def _foreign_type(values: Iterable[Any]) -> str:
     return ""
 
 
-def without_large(values: Mapping[str, Any], limit: int = LARGE) -> tuple[dict[str, Any], dict[str, int]]:
-    """The values that aren't large, and the sizes of those that are, in bytes of JSON."""
-    small: dict[str, Any] = {}
-    large: dict[str, int] = {}
-    for key, value in values.items():
-        size = size_of(value)
-        if size > limit:
-            large[key] = size
-        else:
-            small[key] = value
-    return small, large
+def without_large(values: Mapping[Key, Any]) -> tuple[dict[Key, Any], dict[Key, int]]:
+    """The values that aren't large, alone or together, and the sizes of the others, in bytes of JSON."""
+    sizes = {key: size_of(value) for key, value in values.items()}
+    large: dict[Key, int] = {}
+    room = LARGE_TOGETHER
+    for key in sorted(sizes, key=sizes.__getitem__):
+        room -= sizes[key]
+        if sizes[key] > LARGE or room < 0:
+            large[key] = sizes[key]
+    return {key: value for key, value in values.items() if key not in large}, large
+
+
+def may_be_large(value: Any) -> bool:
+    """Whether it may take long to show a value. This doesn't: it looks at few parts, and into no instances."""
+    parts = 0
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        kind = type(part)
+        if kind in (dict, list, tuple, set, frozenset):
+            parts += len(part)
+            if parts > MANY_PARTS:
+                return True
+            waiting += part.values() if kind is dict else part
+        elif kind in (str, bytes):
+            if len(part) > LARGE:
+                return True
+        elif kind not in (int, float, bool, type(None)):
+            return True
+    return False
+
+
+def check_size(size: int) -> None:
+    """Raise `HttpProblem` for a value that was asked for, and is too large to be sent."""
+    if size > MAX_VALUE:
+        raise HttpProblem(
+            413, "value-too-large", f"the value has {size:,} bytes: read it with Runs(store).state(…)"
+        )
 
 
 def size_of(value: Any) -> int:
     """The size of a value as JSON, in bytes."""
     if isinstance(value, str):
         return len(value)  # near enough, and quick for the largest values there are
+    kind = type(value)
+    if kind in (list, dict) and len(value) > AT_ONCE:
+        items = iter(value if kind is list else value.items())
+        parts = iter(lambda: kind(islice(items, AT_ONCE)), kind())
+        return 1 + sum(len(to_bytes(part)) - 1 for part in parts)
     return len(to_bytes(value))
 
 

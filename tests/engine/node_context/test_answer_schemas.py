@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 import limpet as limpet_package
 from limpet import AnswerRefused, NodeContext, RunPaused, StateGraph, pause
+from limpet.engine.node_context.answer_schemas import why_unfit
 from support.graphs import Crash, crash_once, single
 
 
@@ -108,6 +109,23 @@ def test_a_wrong_answer_is_refused_when_it_is_given(schema: Any, answer: Any, wh
             give(answer)
         assert why in caught.value.reason
     assert graph.get(run.id).status == "paused"
+
+
+class Sum(BaseModel):
+    left: Sum | Product | int
+
+
+class Product(BaseModel):
+    left: Sum | Product | int
+
+
+@pytest.mark.parametrize(("innermost", "fits"), [(1, True), ("x", False)])
+def test_alternatives_inside_of_alternatives_are_tried_once_each(innermost: Any, fits: bool) -> None:
+    """H19: a small answer to a type that contains itself twice would keep a thread busy for ever."""
+    answer = innermost
+    for _ in range(100):
+        answer = {"left": answer}
+    assert (why_unfit(answer, Sum.model_json_schema()) == "") is fits
 
 
 def test_an_answer_to_older_code_that_does_not_fit_the_newer_is_asked_for_again() -> None:

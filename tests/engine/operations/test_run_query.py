@@ -206,6 +206,8 @@ def test_a_search_for_a_text_says_how_many_runs_it_looked_through(monkeypatch: p
         ({"tag": {"a": "b"}}, "a tag must be a non-empty str, not {'a': 'b'}"),
         ({"tag": ""}, "a tag must be a non-empty str, not ''"),
         ({"after": "r1"}, "after='r1' isn't a place in a list"),
+        ({"after": "nan:r1"}, "isn't a place in a list"),
+        ({"after": "-inf:r1"}, "isn't a place in a list"),
         ({"after": timedelta(hours=2)}, "isn't a place in a list"),
         ({"limit": "5"}, "limit must be a whole number"),
         ({"limit": -1}, "limit must be a whole number"),

@@ -8,6 +8,7 @@ import pytest
 
 from limpet import MemoryStore, State, StateGraph, emit, progress
 from limpet.engine.operations import stored_state
+from limpet.server import values
 from limpet.server.routes import history as routes
 from support.graphs import fan, loop
 from support.http_api import Client, api, plain
@@ -146,3 +147,91 @@ def test_large_events_and_items_are_sent_whole_if_asked_for() -> None:
         (step,) = client.read("/runs/r/events", type="step", whole="true", limit=20)["events"]
         assert len(step["update"]["text"]) == 50_000
         assert "at most 20" in client.read("/runs/r/events", 400, whole="true", limit=21)["detail"]
+
+
+def test_a_page_ends_before_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: of events and of output; a client that reads on gets all of it."""
+    monkeypatch.setattr(routes, "PAGE_BYTES", 50_000)
+
+    def talk(state: State) -> dict[str, Any]:
+        emit("x" * 15_000)
+        return {"n": state["n"] + 1, "text": "y" * 15_000}
+
+    def talking(store: Any) -> StateGraph:
+        return loop(STEPS, talk, max_iterations=STEPS + 1).compile(store=store, preserve=True)
+
+    with api(talking) as client:
+        client.run_until_it_stops("r", n=0)
+        found = pages(client, "/runs/r/events", "events", limit=2000)
+        assert {len(page) for page in found[1:-1]} == {3}
+        assert [event["type"] for page in found for event in page] == [
+            "start",
+            *["output", "step"] * STEPS,
+            "complete",
+        ]
+        found = pages(client, "/runs/r/output", "items", limit=2000)
+        assert [item["number"] for page in found for item in page] == list(range(1, STEPS + 1))
+        assert {len(page) for page in found[:-1]} == {3}
+
+
+def test_what_is_too_large_for_an_answer_is_alone_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: also where it is asked for whole, as an event, as output, and as the update of a row."""
+
+    def talk(state: State) -> dict[str, Any]:
+        emit("x" * 60_000)
+        return {"text": "y" * 60_000}
+
+    with api(plain(talk)) as client:
+        client.run_until_it_stops("r")
+        monkeypatch.setattr(routes, "PAGE_BYTES", 50_000)
+        found = pages(client, "/runs/r/events", "events", whole="true", limit=20)
+        assert [[event["type"] for event in page] for page in found] == [
+            ["start"],
+            ["output"],
+            ["step"],
+            ["complete"],
+        ]
+        monkeypatch.setattr(values, "MAX_VALUE", 50_000)
+        before = found[0][0]["cursor"]
+        for path, asked in (
+            ("events", {"whole": "true", "after": before}),
+            ("events", {"whole": "true", "type": "step"}),
+            ("output", {"whole": "true"}),
+            ("timeline/0", {"key": "text"}),
+        ):
+            assert client.read(f"/runs/r/{path}", 413, **asked)["code"] == "value-too-large"
+        assert len(client.read("/runs/r/events", whole="true")["events"]) == 1
+        assert client.read("/runs/r/timeline/0", key="other")["update"] == {}
+
+
+def test_what_is_before_a_damaged_record_is_shown() -> None:
+    """H19: each route says that it ends there, however much is asked for at once."""
+    store = MemoryStore()
+    with api(counting, store=store) as client:
+        client.run_until_it_stops("r")
+        whole = client.read("/runs/r/events")
+        assert whole["problem"] is None
+        assert client.read("/runs/r/timeline")["problem"] is None
+        damage(store, -1)
+        found = client.read("/runs/r/events")
+        assert found["events"] == whole["events"][:-2]
+        assert (found["more"], "damaged" in found["problem"]) == (False, True)
+        parts = pages(client, "/runs/r/events", "events", limit=len(found["events"]))
+        assert [event for page in parts for event in page] == found["events"]
+        answers = client.read("/runs/r/events", type="answer")
+        assert (answers["events"], answers["problem"]) == ([], found["problem"])
+    with api(counting, store=store) as client:  # which hasn't read the run before
+        timeline = client.read("/runs/r/timeline")
+        assert len(timeline["rows"]) == STEPS - 1
+        assert timeline["problem"] == found["problem"]
+        assert client.read("/runs/r/timeline", after=timeline["version"])["problem"] == found["problem"]
+        for row in timeline["rows"]:
+            assert client.read(f"/runs/r/timeline/{row['id']}")["update"] == {"n": row["step"]}
+        damage(store, 0)
+        assert client.read("/runs/r/events", 500)["code"] == "damaged"
+
+
+def damage(store: MemoryStore, number: int) -> None:
+    """Change a byte of a record."""
+    records = store._runs["r"].records
+    records[number] = records[number][:-1] + bytes([records[number][-1] ^ 1])

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
 from limpet import MemoryStore, StateGraph, pause, receive
 from support.http_api import api, asking, plain
-from support.http_server import API
+from support.http_server import API, served
+from support.waiting import until
 
 
 def test_a_run_is_started_answered_and_inspected() -> None:
@@ -39,6 +46,29 @@ def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
         assert client.act("/runs/r/answer", 409, value="yes")["code"] == "already-answered"
         client.graph.resume("r")
         assert client.act("/runs/r/answer", 409, value="yes")["code"] == "already-completed"
+
+
+def test_a_checkpoint_is_not_a_run_that_can_be_answered() -> None:
+    """H19: so nothing is answered by a request that says that there is no such run."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        for answered in ("r@0", "r@1"):
+            assert client.act(f"/runs/{answered}/answer", 404, value="yes")["code"] == "run-not-found"
+            assert client.act("/runs/answer", run_ids=[answered], value="yes")["done"] == 0
+        assert len(client.read("/runs/r")["questions"]) == 1
+
+
+@pytest.mark.parametrize("run_id", [".", ".."])
+def test_no_run_gets_an_id_that_no_url_can_name(run_id: str) -> None:
+    """H19: clients take it for another path."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        content = client.get(f"{API}/runs/r/export").content
+        assert "URL" in client.act("/graphs/asking/runs", 400, run_id=run_id)["detail"]
+        assert "URL" in client.act("/runs/r/fork", 400, new_run_id=run_id)["detail"]
+        imported = client.post(f"{API}/runs/import", params={"run_id": run_id}, content=content)
+        assert (imported.status_code, imported.json()["code"]) == (400, "usage")
+        assert [each["run_id"] for each in client.read("/runs")["runs"]] == ["r"]
 
 
 def test_null_is_an_answer() -> None:
@@ -109,6 +139,29 @@ def test_a_run_is_exported_and_imported_as_a_file() -> None:
             assert "/tmp" not in answer.text
         named = other.post(f"{API}/runs/import", params={"run_id": "a\nb"}, content=content)
         assert named.status_code == 400
+
+
+def test_an_exported_file_is_sent_in_parts_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H19: so it isn't held in memory as long as a client takes it; also if that goes away in the middle."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    store = MemoryStore()
+    graph = plain(lambda state: {"data": os.urandom(20_000_000)})(store)
+    list(graph.stream({}, run_id="r"))
+    with served(store, [graph]) as server, server.client() as client:
+        whole = client.get(f"{API}/runs/r/export")
+        assert int(whole.headers["content-length"]) == len(whole.content) > 20_000_000
+        assert whole.headers["content-disposition"].endswith("r.run")
+        until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
+        assert client.head(f"{API}/runs/r/export").content == b""
+        until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
+        with client.stream("GET", f"{API}/runs/r/export") as answer:
+            next(answer.iter_raw())
+            assert len(list(tmp_path.iterdir())) == 1
+        until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
+        assert client.get(f"{API}/runs/none/export").status_code == 404
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_what_needs_the_code_of_a_graph_says_so() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limpet import StateGraph
+from limpet import StateGraph, open_store, pause
 from limpet.server import run_counts
 from limpet.server.routes import runs as routes
-from support.http_api import Client, api
+from support.http_api import Client, api, plain
+from support.http_server import API
+from support.waiting import until
 
 
 def fill(client: Client, number: int = 3) -> None:
@@ -144,3 +150,60 @@ def test_the_children_of_a_run_are_listed() -> None:
         first = client.read("/runs/parent/children", limit=2)
         assert [each["parent"] for each in first["runs"]] == ["parent", "parent"]
         assert len(client.read("/runs/parent/children", after=first["next"])["runs"]) == 1
+
+
+def test_a_list_is_small_however_much_its_runs_ask_and_say() -> None:
+    """H19: texts are cut, and a large question has no form; the run itself has all of it."""
+    choices = [f"choice {number}" for number in range(10_000)]
+
+    def fail_or_ask(state: Any) -> Any:
+        if state["fails"]:
+            raise ValueError("e" * 100_000)
+        return {"said": pause("p" * 100_000, choices=choices)}
+
+    with api(plain(fail_or_ask)) as client:
+        client.run_until_it_stops("asks", fails=False)
+        client.run_until_it_stops("fails", fails=True)
+        failed, asks = client.read("/runs")["runs"]
+        assert failed["error"]["message"] == "e" * 2000 + "…"
+        assert len(failed["error"]["traceback"]) == 2001
+        (question,) = asks["questions"]
+        assert (question["prompt"], question["choices"]) == ("p" * 2000 + "…", None)
+        assert client.read("/questions")["runs"] == [asks]
+        assert len(client.get(f"{API}/runs").content) < 20_000
+        (question,) = client.read("/runs/asks")["questions"]
+        assert (len(question["prompt"]), question["choices"]) == (100_000, choices)
+        assert len(client.read("/runs/fails")["error"]["message"]) == 100_000
+        assert len(client.read("/runs/asks/timeline")["run"]["questions"][0]["prompt"]) == 100_000
+
+
+ASKING_PROCESS = """
+import sys, time
+from limpet import StateGraph, pause
+
+graph = StateGraph(name="fan").add_node("src", run=lambda state: {"n": 1})
+graph.add_node("ask", run=lambda state: {"said": pause("Publish?")})
+graph.add_node("work", run=lambda state: time.sleep(600))
+graph.add_parallel_edge("src", "ask", "join").add_parallel_edge("src", "work", "join")
+graph.add_fanin_node("join", run=lambda state, parallel_results: None)
+graph.set_entry_point("src").set_finish_point("join").compile(store=sys.argv[1], preserve=True)
+graph.execute({}, run_id="r")
+"""
+
+
+def test_a_question_that_was_answered_is_no_longer_listed(tmp_path: Path) -> None:
+    """H19: though the process that executes the run hasn't taken in the answer yet."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    store = open_store(url)
+    process = subprocess.Popen([sys.executable, "-c", ASKING_PROCESS, url])
+    try:
+        with api(store=store) as client:
+            until(lambda: client.read("/questions")["total"] == 1, "the question")
+            process.send_signal(signal.SIGSTOP)
+            client.act("/runs/r/answer", value="yes")
+            assert client.read("/runs")["runs"][0]["questions"] == []
+            assert client.read("/questions") == {"runs": [], "total": 0, "more": False}
+    finally:
+        process.kill()
+        process.wait()
+        store.close()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from limpet import MemoryStore, StateGraph, Workflow, pause
+from limpet import MemoryStore, State, StateGraph, Workflow, pause, secret
 from limpet.engine.operations import stored_state
-from limpet.server.routes import states as routes
+from limpet.graphs.secrets import MASK
+from limpet.server import values
 from support.graphs import loop
 from support.http_api import api, plain
 
@@ -76,9 +77,77 @@ def test_large_values_are_sent_when_they_are_asked_for(monkeypatch: pytest.Monke
         assert len(client.read("/runs/r/diff", a=0, b=1, key="text")["changes"]["text"]["after"]) == 100_000
         compared = client.read("/runs/r/compare", **{"with": "r"}, step=0, key="text")
         assert len(compared["changes"]["text"]["after"]) == 100_000
-        monkeypatch.setattr(routes, "MAX_VALUE", 50_000)
+        monkeypatch.setattr(values, "MAX_VALUE", 50_000)
         assert client.read("/runs/r/state", 413, key="text")["code"] == "value-too-large"
         assert client.read("/runs/r/diff", 413, a=0, b=1, key="text")["code"] == "value-too-large"
+
+
+def test_runs_are_compared_by_what_is_stored() -> None:
+    """H19: secrets that differ do, though both are masked; and so do values that JSON can't tell apart."""
+
+    def made(store: Any) -> StateGraph:
+        def differing(state: State) -> dict[str, Any]:
+            if state["is_first"]:
+                return {"key": "one", "kind": {1, 2}, "data": b"abc", "order": [{0, 8}], "same": {"a": {1}}}
+            return {"key": "two", "kind": [1, 2], "data": "YWJj", "order": [{8, 0}], "same": {"a": {1}}}
+
+        schema = {
+            "is_first": bool,
+            "key": Annotated[str, secret],
+            "kind": Any,
+            "data": Any,
+            "order": Any,
+            "same": Any,
+        }
+        graph = StateGraph(schema, name="g").add_node("n", differing).set_entry_point("n")
+        graph.set_finish_point("n")
+        return graph.compile(store=store, preserve=True, allow_plain_text_secrets=True)
+
+    with api(made) as client:
+        client.run_until_it_stops("one", is_first=True)
+        client.run_until_it_stops("two", is_first=False)
+        found = client.read("/runs/one/compare", **{"with": "two"})
+        assert found["same"] == ["order", "same"]
+        assert set(found["changes"]) == {"is_first", "key", "kind", "data"}
+        assert found["changes"]["key"] == {"change": "changed", "before": MASK, "after": MASK}
+
+
+def test_many_values_are_not_sent_at_once() -> None:
+    """H19: the smallest are, and the sizes of the others: of a state, of what differs, and of a step."""
+    many = {f"k{number}": "x" * 10_000 for number in range(300)}
+    with api(plain(lambda state: {**many, "small": 1})) as client:
+        client.run_until_it_stops("r")
+        found = client.read("/runs/r/state")
+        assert found["values"]["small"] == 1
+        assert len(found["values"]) == 100
+        assert found["large"] == {key: 10_000 for key in many if key not in found["values"]}
+        by_step = client.read("/runs/r/diff", a=0, b=1)["changes"]
+        by_run = client.read("/runs/r/compare", **{"with": "r"}, step=0)["changes"]
+        for changes in (by_step, by_run):
+            assert sum("after" in change for change in changes.values()) == 100
+            assert changes["k299"] == {"change": "added", "after_size": 10_000}
+        (step,) = client.read("/runs/r/events", type="step")["events"]
+        assert (len(step["update"]), len(step["large"])) == (100, 201)
+        row = client.read("/runs/r/timeline/0")
+        assert (len(row["update"]), len(row["large"])) == (100, 201)
+
+
+def test_many_results_of_tasks_are_not_sent_at_once() -> None:
+    """H19: all of them together have as much room as those of one."""
+
+    def made(store: Any) -> Workflow:
+        flow = Workflow("flow", store=store, preserve=True)
+        for number in range(150):
+            flow.add_task(f"t{number}", lambda: "x" * 10_000)
+        return flow
+
+    with api(made) as client:
+        client.run_until_it_stops("r")
+        tasks = client.read("/runs/r/tasks")["tasks"]
+        assert {each["status"] for each in tasks} == {"completed"}
+        assert sum("result" in each for each in tasks) == 100
+        assert [each["result_size"] for each in tasks if "result" not in each] == [10_000] * 50
+        assert all(each["timestamp"] for each in tasks)
 
 
 def flow(store: Any) -> Workflow:

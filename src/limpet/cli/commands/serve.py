@@ -105,7 +105,7 @@ def serve_runs(
         _say_where(listening, shown, data or {}, output)
         url = ""
         if opens_browser and output.interactive:
-            url = listening.url(shown.path)
+            url = listening.url_to_open(shown.path)
         return _work(WebServer(application, listening.socket), supervisor, signals, url, output)
 
 

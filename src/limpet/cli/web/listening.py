@@ -9,11 +9,12 @@ import re
 import secrets
 import socket
 from collections.abc import Sequence
+from time import time
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from limpet.errors import UsageError
-from limpet.server.security import LOOPBACK, WILDCARDS, host_name
+from limpet.server.security import LOOPBACK, WILDCARDS, browser_code, host_name
 
 HOST: Final = "127.0.0.1"
 PORT = 8765
@@ -71,13 +72,20 @@ class Listening(NamedTuple):
 
     def url(self, path: str = "/", with_token: bool = True) -> str:
         """The URL of a page for a browser on this machine."""
+        return self._url(path, self.token if with_token else "")
+
+    def url_to_open(self, path: str) -> str:
+        """The same for a command line: it has a code that works once and soon, as other users can read it."""
+        return self._url(path, browser_code(self.token, time()))
+
+    def _url(self, path: str, token: str) -> str:
         host = host_name(self.address.host)
         bound = host_name(self.socket.getsockname()[0])
         if bound in WILDCARDS:
             host = {"0.0.0.0": HOST, "[::]": "[::1]"}[bound]
         query = ""
-        if with_token:
-            query = f"?token={quote(self.token, safe='')}"
+        if token:
+            query = f"?token={quote(token, safe='')}"
         return f"http://{host}:{self.port}{path}{query}"
 
 

@@ -37,6 +37,13 @@ class EventCursor(NamedTuple):
     has_secrets: int = 0
     after_gap: int = 0
 
+    def check(self, head: RunHead) -> None:
+        """Raise `UsageError` if the run with this head hasn't come so far: the cursor is of an earlier one."""
+        if self.record > head.sequence or self.output > head.output:
+            raise UsageError(
+                f"the cursor is of an earlier run {head.run_id!r}: it is further than this one has come"
+            )
+
     def to_text(self, run_id: str) -> str:
         """The cursor as events of the run have it. It fits into a header or a line, whatever the id is made of."""
         return f"{FORMAT}:{'.'.join(map(str, self))}:{quote(run_id, safe='')}"

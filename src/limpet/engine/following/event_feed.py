@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.run_events import STOPS, Event, EventMaker
-from limpet.errors import DamagedRecord, UsageError
+from limpet.errors import DamagedRecord
 from limpet.journal.inbox import read_output
 from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.records import SNAPSHOT
@@ -81,10 +81,7 @@ class EventFeed:
         """
         tail, gap = self._read_page()
         head = tail.head
-        if self._given.record > head.sequence or self._given.output > head.output:
-            raise UsageError(
-                f"the cursor is of an earlier run {self._run_id!r}: it is further than this one has come"
-            )
+        self._given.check(head)
         self._learn_secrets()
         entries: list[Entry] = []
         if gap and self._damage is None:

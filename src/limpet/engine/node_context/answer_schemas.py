@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from limpet.errors import UsageError, did_you_mean
 from limpet.graphs.typed_state.annotations import is_model
@@ -90,28 +90,39 @@ def _adapter(schema: Any) -> Any:
 def why_unfit(answer: Any, schema: Mapping[str, Any], what: str = "the answer") -> str:
     """Why an answer doesn't fit the question's schema, or an empty str. Nothing fits a schema that isn't one."""
     try:
-        return _mismatch(answer, schema, schema.get("$defs", {}), what)
+        return _mismatch(answer, schema, _Schemas(schema.get("$defs", {}), {}), what)
     except (TypeError, AttributeError, LookupError, ValueError, RecursionError) as problem:
         return f"the question's schema can't be used: {type(problem).__name__}: {problem}"
 
 
-def _mismatch(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+class _Schemas(NamedTuple):
+    """What parts of a schema share, and why values don't fit its alternatives, as far as they were tried.
+
+    Alternatives may have the same ones inside. If each were tried again in each, a small answer would take for ever.
+    """
+
+    shared: Mapping[str, Any]
+    tried: dict[tuple[str, int, int], str]
+
+
+def _mismatch(value: Any, schema: Mapping[str, Any], known: _Schemas, where: str) -> str:
     """Why a value doesn't fit a JSON Schema, or an empty str. Only the common keywords are checked."""
     if "$ref" in schema:
-        schema = shared.get(str(schema["$ref"]).rpartition("/")[2], {})
+        schema = known.shared.get(str(schema["$ref"]).rpartition("/")[2], {})
     if "anyOf" in schema:
-        problems = [_mismatch(value, each, shared, where) for each in schema["anyOf"]]
-        if "" in problems:
-            return ""  # one of them fits
-        return problems[0]
+        place = (where, id(value), id(schema))
+        if place not in known.tried:
+            problems = [_mismatch(value, each, known, where) for each in schema["anyOf"]]
+            known.tried[place] = "" if "" in problems else problems[0]  # one that fits is enough
+        return known.tried[place]
     for check in (_wrong_type, _wrong_value, _wrong_parts):
-        problem = check(value, schema, shared, where)
+        problem = check(value, schema, known, where)
         if problem:
             return problem
     return ""
 
 
-def _wrong_type(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+def _wrong_type(value: Any, schema: Mapping[str, Any], known: _Schemas, where: str) -> str:
     kinds = schema.get("type")
     if kinds is None:
         return ""
@@ -124,7 +135,7 @@ def _wrong_type(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any]
     return f"{where} is {value!r}, not of type {' or '.join(kinds)}"
 
 
-def _wrong_value(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+def _wrong_value(value: Any, schema: Mapping[str, Any], known: _Schemas, where: str) -> str:
     if "enum" in schema and not any(equal(value, each) for each in schema["enum"]):
         return f"{where} is {value!r}, not one of {schema['enum']!r}"
     if "const" in schema and value != schema["const"]:
@@ -146,19 +157,19 @@ def _wrong_value(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any
     return ""
 
 
-def _wrong_parts(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any], where: str) -> str:
+def _wrong_parts(value: Any, schema: Mapping[str, Any], known: _Schemas, where: str) -> str:
     if isinstance(value, Mapping):
         for key in schema.get("required", ()):
             if key not in value:
                 return f"{where} has no {key!r}"
         for key, part in schema.get("properties", {}).items():
-            if key in value and (problem := _mismatch(value[key], part, shared, f"{where}.{key}")):
+            if key in value and (problem := _mismatch(value[key], part, known, f"{where}.{key}")):
                 return problem
         if schema.get("additionalProperties") is False:
-            known = schema.get("properties", {})
+            expected = schema.get("properties", {})
             for key in value:
-                if key not in known:
-                    return f"{where} has {key!r}, which isn't expected{did_you_mean(key, known)}"
+                if key not in expected:
+                    return f"{where} has {key!r}, which isn't expected{did_you_mean(key, expected)}"
     if isinstance(value, (list, tuple)):
         if len(value) < schema.get("minItems", 0):
             return f"{where} has fewer than {schema['minItems']} items"
@@ -166,7 +177,7 @@ def _wrong_parts(value: Any, schema: Mapping[str, Any], shared: Mapping[str, Any
             return f"{where} has more than {schema['maxItems']} items"
     if isinstance(value, (list, tuple)) and isinstance(schema.get("items"), Mapping):
         for index, each in enumerate(value):
-            if problem := _mismatch(each, schema["items"], shared, f"{where}[{index}]"):
+            if problem := _mismatch(each, schema["items"], known, f"{where}[{index}]"):
                 return problem
     return ""
 

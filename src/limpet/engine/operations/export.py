@@ -27,19 +27,24 @@ from limpet.journal.writer import summary
 from limpet.stores.atomic_files import explain, replace_file
 
 
-@releases_if_interrupted
 def export_run(client: LeaseClient, run_id: str, path: str | os.PathLike[str]) -> None:
     """Write a run to a file, whole or not at all. Raises `Conflict` while another process advances the run."""
     target = Path(path)
-    tail = _read_at_rest(client, run_id)
-    exported = ExportedRun.from_tail(tail)
-    if tail.head.posted > tail.head.taken and exported.records:
-        exported = exported.with_record(_taken_in(client, exported))
-    data = exported.to_bytes()
+    data = exported_run(client, run_id).to_bytes()
     try:
         replace_file(target, data)
     except OSError as error:
         raise explain(error, target) from error
+
+
+@releases_if_interrupted
+def exported_run(client: LeaseClient, run_id: str) -> ExportedRun:
+    """A run as a file has it. Raises `Conflict` while another process advances the run."""
+    tail = _read_at_rest(client, run_id)
+    exported = ExportedRun.from_tail(tail)
+    if tail.head.posted > tail.head.taken and exported.records:
+        exported = exported.with_record(_taken_in(client, exported))
+    return exported
 
 
 def _taken_in(client: LeaseClient, exported: ExportedRun) -> bytes:

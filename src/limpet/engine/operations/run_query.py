@@ -345,8 +345,9 @@ def _cursor_of(text: str | None) -> Cursor | None:
     if isinstance(text, str):
         created, _, run_id = text.partition(":")
         with suppress(ValueError, OverflowError):
-            if run_id:
-                return Cursor(float.fromhex(created), run_id)
+            moment = float.fromhex(created)
+            if run_id and math.isfinite(moment):
+                return Cursor(moment, run_id)
     raise UsageError(f"after={text!r} isn't a place in a list; RunList.next and RunInfo.cursor are")
 
 

@@ -6,7 +6,7 @@ types, `Literal`, enums, optional values, lists and dicts of them, dataclasses a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -56,6 +56,9 @@ MAX_DEPTH: Final = 10
 SHOWN_FOR_SECRETS: Final = ("type", "title", "description", "format", "anyOf", "items", "$ref")
 """What is shown of the schema of a secret key: nothing that may have a value."""
 
+VALUES: Final = ("default", "examples", "example", "const", "enum")
+"""What a schema has values in."""
+
 JsonSchema = dict[str, Any]
 
 
@@ -75,8 +78,7 @@ def input_schema(plan: Plan) -> JsonSchema:
         schema = _of_model(plan.schema.source) or _described(_keys_of(plan), [])
     else:
         schema = _described(_keys_of(plan), [])
-    shown: JsonSchema = _without_secrets(schema, plan.secrets)
-    return shown
+    return _without_secrets(schema, plan.secrets)
 
 
 def type_name(hint: Any) -> str:
@@ -219,17 +221,73 @@ def _needed_fields(kind: Any) -> list[str]:
     ]
 
 
-def _without_secrets(schema: Any, secrets: frozenset[str]) -> Any:
-    """The schema without values of secret keys, at any depth."""
-    if isinstance(schema, list):
-        return [_without_secrets(each, secrets) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    shown = {name: _without_secrets(each, secrets) for name, each in schema.items()}
-    properties = shown.get("properties")
-    if isinstance(properties, dict):
-        for key in secrets & properties.keys():
-            known = properties[key]
-            properties[key] = {name: known[name] for name in SHOWN_FOR_SECRETS if name in known}
-            properties[key]["writeOnly"] = True
+def _without_secrets(schema: JsonSchema, secrets: frozenset[str]) -> JsonSchema:
+    """The schema without values of secret keys, at any depth, and without those that hold one."""
+    shared = schema.get("$defs", {})
+    hidden: set[str] = set()
+    waiting = list(_schemas_of_secrets(schema, secrets))
+    while waiting:
+        found = _references(waiting.pop()) & shared.keys() - hidden
+        hidden |= found
+        waiting += [shared[name] for name in found]
+    shown: JsonSchema = _Hiding(secrets, hidden).shown(schema)
     return shown
+
+
+def _schemas_of_secrets(schema: Any, secrets: frozenset[str]) -> Iterator[Any]:
+    """The schemas of all secret keys."""
+    for part in _parts(schema):
+        properties = part.get("properties")
+        if isinstance(properties, dict):
+            yield from (properties[name] for name in secrets & properties.keys())
+
+
+def _references(schema: Any) -> set[str]:
+    """The names of the shared schemas that one refers to."""
+    return {str(part["$ref"]).rpartition("/")[2] for part in _parts(schema) if "$ref" in part}
+
+
+def _parts(schema: Any) -> Iterator[JsonSchema]:
+    """All objects in a schema."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            yield part
+            waiting += part.values()
+
+
+class _Hiding(NamedTuple):
+    """Leaves values out of a schema. `hidden` are the shared schemas that secret keys refer to.
+
+    What holds a secret is left out whole: from a default with a mask in it, a form would send the mask.
+    """
+
+    secrets: frozenset[str]
+    hidden: Collection[str]
+
+    def shown(self, schema: Any, is_secret: bool = False) -> Any:
+        """The schema, of a secret key or of another, as it is shown."""
+        if isinstance(schema, list):
+            return [self.shown(each, is_secret) for each in schema]
+        if not isinstance(schema, dict):
+            return schema
+        found: JsonSchema = {}
+        for name, part in schema.items():
+            if name == "properties" and isinstance(part, dict):
+                found[name] = {key: self._property(key, each, is_secret) for key, each in part.items()}
+            elif name == "$defs":
+                found[name] = {key: self.shown(each, key in self.hidden) for key, each in part.items()}
+            elif name not in VALUES:
+                found[name] = self.shown(part, is_secret)
+            elif not is_secret and shown_value(part, self.secrets) == shown_value(part):
+                found[name] = part
+        return found
+
+    def _property(self, key: str, schema: Any, is_secret: bool) -> Any:
+        if key not in self.secrets:
+            return self.shown(schema, is_secret)
+        known = {name: schema[name] for name in SHOWN_FOR_SECRETS if name in schema}
+        return {**self.shown(known, is_secret=True), "writeOnly": True}

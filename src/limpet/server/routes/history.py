@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
+from limpet.engine.following.run_events import Event
 from limpet.engine.following.window import after as place_after
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import info_at_last_stop
@@ -16,12 +18,15 @@ from limpet.journal.inbox import read_output
 from limpet.journal.store import Output
 from limpet.server.endpoint import FLAG, INTEGER, TEXT, ApiRequest, Endpoint, Parameter, limit_of
 from limpet.server.event_stream import shown_event
-from limpet.server.values import shown_value
+from limpet.server.values import check_size, shown_value, size_of
 
 MAX_STEPS: Final = 2000
 MAX_EVENTS: Final = 2000
 MAX_ITEMS: Final = 2000
 """Steps, events and items of output in one page, at most."""
+
+PAGE_BYTES: Final = 4_000_000
+"""Bytes of JSON of a page of events or items, at most, unless one alone has more."""
 
 MAX_WHOLE: Final = 20
 """Events or items in a page with large values, at most."""
@@ -45,47 +50,86 @@ def history(request: ApiRequest) -> dict[str, Any]:
 
 
 def events(request: ApiRequest) -> dict[str, Any]:
-    """A page of what has happened in a run so far."""
+    """A page of what has happened in a run so far. Before a damaged record it ends, and says so."""
     service = request.service
     values = request.values
-    whole = values.get("whole", False)
-    limit = _limit(request, MAX_EVENTS)
+    page = _Page(_limit(request, MAX_EVENTS), values.get("whole", False))
     kind = values.get("type")
-    graph = client_for(service.store).head(request.run_id).graph
-    place = EventCursor.from_text(values.get("after"), request.run_id)
-    feed = EventFeed(service.store, request.run_id, place, service.known_secrets(graph))
+    # The feed gets them, too: a cursor says whether there are any, and a client can change its cursor.
     secrets = service.secrets(request.run_id)
-    found: list[dict[str, Any]] = []
+    place = EventCursor.from_text(values.get("after"), request.run_id)
+    feed = EventFeed(service.store, request.run_id, place, secrets)
     next = values.get("after")
-    scanned = 0
-    while True:
+    has_more = False
+    problem = None
+    try:
+        for scanned, (event, cursor) in enumerate(_events_after(feed, place, request.run_id)):
+            has_more = page.is_full or scanned == MAX_SCANNED
+            if not has_more and kind in (None, event["type"]):
+                has_more = not page.add(shown_event({**event, "cursor": cursor}, secrets, page.is_whole))
+            if has_more:
+                break
+            next = cursor
+    except DamagedRecord as damage:
+        if next is None:
+            raise
+        problem = damage.message
+    return {"events": page.items, "next": next, "more": has_more, "problem": problem}
+
+
+def _events_after(feed: EventFeed, place: EventCursor, run_id: str) -> Iterator[tuple[Event, str]]:
+    """The events that a feed reads after a place, each with its cursor."""
+    has_more = True
+    while has_more:
         batch = feed.read()
         for entry in batch.entries:
-            scanned += 1
             place = place_after(place, entry)
-            next = place.to_text(request.run_id)
-            if kind in (None, entry.event["type"]):
-                found.append(shown_event({**entry.event, "cursor": next}, secrets, whole))
-            if len(found) == limit or scanned == MAX_SCANNED:
-                return {"events": found, "next": next, "more": True}
-        if not batch.has_more:
-            return {"events": found, "next": next, "more": False}
+            yield entry.event, place.to_text(run_id)
+        has_more = batch.has_more
 
 
 def output(request: ApiRequest) -> dict[str, Any]:
     """A page of what the nodes of a run emitted, oldest first."""
     service = request.service
     limit = _limit(request, MAX_ITEMS)
-    after = max(request.values.get("after", 0), 0)
-    items = service.store.output(request.run_id, after, limit + 1)
+    page = _Page(limit, request.values.get("whole", False))
+    next = max(request.values.get("after", 0), 0)
+    items = service.store.output(request.run_id, next, limit + 1)
     secrets = service.secrets(request.run_id)
-    # One without content stands for output that was deleted.
-    shown = [
-        _shown_item(request, item, secrets, request.values.get("whole", False))
-        for item in items[:limit]
-        if item.body
-    ]
-    return {"items": shown, "next": items[limit - 1].number if len(items) > limit else None}
+    has_more = len(items) > limit
+    for item in items[:limit]:
+        has_content = bool(item.body)  # else it stands for output that was deleted
+        if page.is_full or (has_content and not page.add(_shown_item(request, item, secrets, page.is_whole))):
+            has_more = True
+            break
+        next = item.number
+    return {"items": page.items, "next": next if has_more else None}
+
+
+class _Page:
+    """Gathers what fits into one answer. If it is `whole`, it has large values, too."""
+
+    def __init__(self, limit: int, is_whole: bool) -> None:
+        self.items: list[dict[str, Any]] = []
+        self.is_whole = is_whole
+        self._limit = limit
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has as many as were asked for."""
+        return len(self.items) == self._limit
+
+    def add(self, item: dict[str, Any]) -> bool:
+        """Add an item; False if it has to be on the next page. Raises `HttpProblem` if it is too large for any."""
+        size = size_of(item)
+        if self.items and self._size + size > PAGE_BYTES:
+            return False
+        if self.is_whole:
+            check_size(size)
+        self.items.append(item)
+        self._size += size
+        return True
 
 
 def _shown_item(request: ApiRequest, item: Output, secrets: frozenset[str], whole: bool) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from limpet.durations import moment_of
-from limpet.engine.leases.lease_client import client_for
-from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.leases.lease_client import LeaseClient, client_for
+from limpet.engine.operations.run_info import RunInfo, with_position
 from limpet.engine.operations.run_query import RunQuery, Search
-from limpet.errors import UsageError
+from limpet.errors import AlreadyAnswered, LimpetError, RunError, UsageError
 from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import Question
 from limpet.server.endpoint import (
@@ -19,7 +20,7 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     limit_of,
-    shown_run,
+    listed_run,
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import QuestionLink, open_link, seal_link
@@ -38,18 +39,28 @@ LINK_LASTS: Final = "7d"
 def waiting(request: ApiRequest) -> dict[str, Any]:
     """The runs that wait for an answer or an approval of a person, those that are paused first."""
     limit = limit_of(request, MAX_WAITING, 50)
+    client = client_for(request.service.store)
     found: list[RunInfo] = []
     has_more = False
     for status, bound in ((PAUSED, MAX_PAUSED), (RUNNING, MAX_RUNNING)):
-        search = Search(client_for(request.service.store), RunQuery(statuses=(status,)), bound=bound)
+        search = Search(client, RunQuery(statuses=(status,)), bound=bound)
         search.page_size = bound + 1  # one more says whether there are more
-        found += [each.info for each in search if waits_for_person(each.info)]
+        found += _that_wait(search, client)
         has_more = has_more or search.stopped_at is not None
     return {
-        "runs": [shown_run(info) for info in found[:limit]],
+        "runs": [listed_run(info) for info in found[:limit]],
         "total": len(found),
         "more": has_more,
     }
+
+
+def _that_wait(search: Search, client: LeaseClient) -> Iterator[RunInfo]:
+    """The runs among those found that wait for a person, without the questions that were answered meanwhile."""
+    for head, info in search:
+        if waits_for_person(info):
+            now = with_position(client, head, info)
+            if waits_for_person(now):
+                yield now
 
 
 def waits_for_person(info: RunInfo) -> bool:
@@ -64,7 +75,10 @@ def make_link(request: ApiRequest) -> dict[str, Any]:
     question = _asked(info, values.get("question"))
     now = client_for(request.service.store).now()
     expires = moment_of(values.get("expires") or LINK_LASTS, now, "expires")
-    link = QuestionLink(info.run_id, info.created, question.id, expires, values.get("name") or "")
+    if expires <= now:
+        raise UsageError(f"expires={values['expires']!r} isn't in the future: the link would be of no use")
+    name = values.get("name") or ""
+    link = QuestionLink(info.run_id, info.created, question.id, expires, name, request.user)
     return {"path": f"/answer/{seal_link(request.service.store, link)}", "expires": expires}
 
 
@@ -86,9 +100,16 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer the question that a link is about."""
     link = _link(request)
     info = _run_of(request, link)
-    by = request.user or link.name or "a link"
+    by = request.user or link.answers_as
     answers = {link.question: request.values["value"]}
-    request.service.runs.answer(info.run_id, answers=answers, by=by)
+    try:
+        request.service.runs.answer(info.run_id, answers=answers, by=by)
+    except LimpetError as problem:
+        # What the run asks besides is no matter of who has the link.
+        if isinstance(problem, AlreadyAnswered | RunError) or type(problem) is UsageError:
+            closed = HttpProblem(409, AlreadyAnswered.code, "this question is no longer open")
+            raise closed from problem
+        raise
     return {"answered": link.question, "run_id": info.run_id}
 
 

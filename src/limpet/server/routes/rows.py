@@ -8,7 +8,7 @@ from limpet.server.endpoint import TEXT, ApiRequest, Endpoint, Parameter
 from limpet.server.event_stream import shown_event
 from limpet.server.problems import HttpProblem
 from limpet.server.timeline.row_events import RowEvents
-from limpet.server.values import size_of, without_large
+from limpet.server.values import check_size, size_of, without_large
 
 UPDATED: Final = ("update", "merged", "appended", "replaced")
 """The fields of an event that have what a step changed, by key."""
@@ -43,7 +43,9 @@ def _update(found: RowEvents, secrets: frozenset[str], key: str | None) -> dict[
     for field in UPDATED:
         update |= event.get(field) or {}
     if key is not None:
-        return {"update": {key: update[key]} if key in update else {}, "large": {}, "bytes": 0}
+        wanted = {name: value for name, value in update.items() if name == key}
+        check_size(size_of(wanted))
+        return {"update": wanted, "large": {}, "bytes": 0}
     small, large = without_large(update)
     return {
         "update": small,

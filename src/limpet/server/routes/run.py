@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
-from limpet.engine.following.cursor import EventCursor
-from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
+from limpet.engine.operations.export import exported_run
 from limpet.errors import StoreError, StoreUnavailable
+from limpet.graphs.secrets import MASK
+from limpet.journal.export import ExportedRun
+from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.store import RUNNING
 from limpet.server.endpoint import (
     ANYTHING,
@@ -21,13 +24,15 @@ from limpet.server.endpoint import (
     TEXTS,
     ApiRequest,
     Endpoint,
-    FileAnswer,
+    FileOnDisk,
     Parameter,
+    checked_run_id,
     limit_of,
     shown_run,
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.timeline import MAX_ROWS
+from limpet.server.values import shown_value
 
 RUN_FILE: Final = "application/octet-stream"
 
@@ -53,10 +58,12 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
 
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer what a run asks, or approve it."""
+    runs = request.service.runs
     values = request.values
     by = request.user or values.get("by") or None
     value = values.get("value", NOT_GIVEN)
-    request.service.runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
+    runs.get(request.run_id)  # raises for the id of a checkpoint, which `answer` would take
+    runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
     return show(request)
 
 
@@ -88,7 +95,7 @@ def fork(request: ApiRequest) -> dict[str, Any]:
         request.run_id,
         values.get("step"),
         values.get("update"),
-        new_run_id=values.get("new_run_id"),
+        new_run_id=checked_run_id(values.get("new_run_id")),
         tags=values.get("tags") or (),
     )
     if values.get("begin"):
@@ -108,35 +115,47 @@ def delete(request: ApiRequest) -> dict[str, Any]:
     return {"deleted": request.run_id}
 
 
-def export(request: ApiRequest) -> FileAnswer:
+def export(request: ApiRequest) -> FileOnDisk:
     """The run with its whole journal, as a file. A run with secrets is refused, as the file would have them."""
-    if _has_secrets(request):
-        refused = HttpProblem(
-            403,
-            "has-secrets",
-            f"run {request.run_id!r} has secrets, which an exported file has in plain text",
-        )
-        raise refused.with_advice(
-            "export it where its store is: limpet runs export, or Runs(store).export(…)"
-        )
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        path = Path(folder, "exported.run")
-        request.service.runs.export(request.run_id, path)
-        return FileAnswer(path.read_bytes(), RUN_FILE, f"{request.run_id}.run")
+    if not request.service.secrets(request.run_id):
+        exported = exported_run(client_for(request.service.store), request.run_id)
+        if not _has_secrets(exported):
+            return _file_of(exported)
+    refused = HttpProblem(
+        403, "has-secrets", f"run {request.run_id!r} has secrets, which an exported file has in plain text"
+    )
+    raise refused.with_advice("export it where its store is: limpet runs export, or Runs(store).export(…)")
 
 
-def _has_secrets(request: ApiRequest) -> bool:
-    """Whether a run has secret keys, or has asked a secret question."""
-    if request.service.secrets(request.run_id):
-        return True
-    feed = EventFeed(request.service.store, request.run_id, EventCursor(), frozenset())
-    while True:
-        batch = feed.read()
-        asking = [entry.event for entry in batch.entries if entry.event["type"] in ("question", "pause")]
-        if any(question.get("secret") for event in asking for question in event["questions"]):
+def _file_of(exported: ExportedRun) -> FileOnDisk:
+    """The file, which is sent in parts: in memory, a large one would be there for as long as its client takes."""
+    with ExitStack() as deleting:
+        path = Path(deleting.enter_context(tempfile.TemporaryDirectory(prefix="limpet-")), "exported.run")
+        path.write_bytes(exported.to_bytes())
+        return FileOnDisk(path, RUN_FILE, f"{exported.run_id}.run", deleting.pop_all().close)
+
+
+def _has_secrets(exported: ExportedRun) -> bool:
+    """Whether a run has anything that is masked wherever it is shown, or has asked a secret question."""
+    if not exported.records:
+        return False
+    tail = ViewedTail(exported.head(), 1, exported.records)
+    return any(_has_mask(shown_value(record)) for _, record in read_records(tail))
+
+
+def _has_mask(shown: Any) -> bool:
+    waiting = [shown]
+    while waiting:
+        part = waiting.pop()
+        if part == MASK:
             return True
-        if not batch.has_more:
-            return False
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            if part.get("secret") is True and "prompt" in part:
+                return True
+            waiting += part.values()
+    return False
 
 
 def import_(request: ApiRequest) -> dict[str, Any]:
@@ -145,7 +164,7 @@ def import_(request: ApiRequest) -> dict[str, Any]:
         path = Path(folder, "imported.run")
         path.write_bytes(request.body)
         try:
-            run_id = request.service.runs.import_(path, request.values.get("run_id"))
+            run_id = request.service.runs.import_(path, checked_run_id(request.values.get("run_id")))
         except StoreUnavailable:
             raise
         except StoreError as problem:  # with the file, not with the store

@@ -21,7 +21,7 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     limit_of,
-    shown_run,
+    listed_run,
 )
 from limpet.server.run_counts import count_newest
 
@@ -65,7 +65,7 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     values.pop("limit", None)
     found = request.service.runs.list(limit=limit, **values)
     return {
-        "runs": [shown_run(info) for info in found],
+        "runs": [listed_run(info) for info in found],
         "next": found.next,
         "searched": found.searched,
     }

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from limpet.errors import UsageError, did_you_mean
+from limpet.journal.encoding.codec import encode
 from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter
-from limpet.server.problems import HttpProblem
-from limpet.server.values import not_json, shown_value, shown_values, size_of, to_bytes, without_large
+from limpet.server.values import check_size, not_json, shown_value, shown_values, size_of, without_large
 
-MAX_VALUE: Final = 64_000_000
-"""Bytes of JSON of one value that is asked for, at most."""
+TASK_FACTS: Final = (
+    "task",
+    "id",
+    "depends_on",
+    "status",
+    "timestamp",
+    "duration",
+    "attempts",
+    "layer",
+    "secret",
+)
+"""The fields of a task's record that are never large."""
 
 
 def state(request: ApiRequest) -> dict[str, Any]:
@@ -57,7 +67,7 @@ def difference(request: ApiRequest) -> dict[str, Any]:
 
 
 def compare(request: ApiRequest) -> dict[str, Any]:
-    """How the states of two runs differ, as `difference` says it."""
+    """How the states of two runs differ, as `difference` says it. What is stored is compared, not what is shown."""
     service = request.service
     values = request.values
     mine = service.state(request.run_id, values.get("step"))
@@ -72,11 +82,28 @@ def compare(request: ApiRequest) -> dict[str, Any]:
             changes[key] = {"change": "added", "after": new[key]}
         elif key not in new:
             changes[key] = {"change": "removed", "before": old[key]}
-        elif to_bytes(old[key]) != to_bytes(new[key]):  # 1 and True are the same to Python
+        elif not _is_same(mine.values[key], other.values[key]):
             changes[key] = {"change": "changed", "before": old[key], "after": new[key]}
         else:
             same.append(key)
     return {"changes": _without_large_values(changes, values.get("key")), "same": same}
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Whether two stored values are the same, to the type: 1 and True aren't, nor are a list and a set."""
+    return encode(value) == encode(other) or encode(_in_order(value)) == encode(_in_order(other))
+
+
+def _in_order(value: Any) -> Any:
+    """The value with its sets in an order: which one they were stored in depends on how they were made."""
+    kind = type(value)
+    if kind is dict:
+        return {key: _in_order(each) for key, each in value.items()}
+    if kind is list:
+        return [_in_order(each) for each in value]
+    if kind in (set, frozenset):
+        return kind.__name__, sorted(encode(each) for each in value)
+    return value
 
 
 def tasks(request: ApiRequest) -> dict[str, Any]:
@@ -89,23 +116,19 @@ def tasks(request: ApiRequest) -> dict[str, Any]:
         return {"tasks": []}
     if wanted is not None and wanted not in dag:
         raise UsageError(f"the run has no task {wanted[:200]!r}{did_you_mean(wanted[:200], dag)}")
-    names = [name for name in dag if wanted in (None, name)]
-    return {
-        "tasks": [_task(name, dag[name], records.get(name), stored.secrets, name == wanted) for name in names]
-    }
+    names = dag if wanted is None else [wanted]
+    found = {name: _task(name, dag[name], records.get(name), stored.secrets) for name in names}
+    if wanted is not None:
+        return {"tasks": [_checked(found[wanted])]}
+    return {"tasks": list(_without_large_fields(found, TASK_FACTS).values())}
 
 
-def _task(name: str, described: Any, record: Any, secrets: frozenset[str], is_wanted: bool) -> dict[str, Any]:
+def _task(name: str, described: Any, record: Any, secrets: frozenset[str]) -> dict[str, Any]:
     facts: dict[str, Any] = {"task": name, "depends_on": [], "status": None}
     if isinstance(described, dict):
         facts["depends_on"] = list(described.get("depends_on", ()))
     if isinstance(record, dict):
-        shown = shown_value({**record, "id": name}, secrets)
-        if is_wanted:
-            facts |= _checked(shown)
-        else:
-            small, large = without_large(shown)
-            facts |= {**small, **_size_fields(large)}
+        facts |= shown_value({**record, "id": name}, secrets)
     return facts
 
 
@@ -115,24 +138,30 @@ def _without_large_values(
     """Changes without large values; their sizes are in their place. Of a key that is wanted, all is there."""
     if wanted is not None:
         return {key: _checked(change) for key, change in changes.items() if key == wanted}
-    shown = {}
-    for key, change in changes.items():
-        small, large = without_large(change)
-        shown[key] = {**small, **_size_fields(large)}
+    return _without_large_fields(changes, ("change",))
+
+
+def _without_large_fields(
+    things: Mapping[str, dict[str, Any]], facts: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """The same things. Of all their fields but these facts, large values have their sizes in their place."""
+    values = {
+        (key, name): value
+        for key, thing in things.items()
+        for name, value in thing.items()
+        if name not in facts
+    }
+    _, large = without_large(values)
+    shown = {key: dict(thing) for key, thing in things.items()}
+    for (key, name), size in large.items():
+        del shown[key][name]
+        shown[key][f"{name}_size"] = size
     return shown
-
-
-def _size_fields(large: Mapping[str, int]) -> dict[str, int]:
-    return {f"{name}_size": size for name, size in large.items()}
 
 
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """The values as they are. Raises `HttpProblem` if they are too large to be sent."""
-    size = sum(map(size_of, values.values()))
-    if size > MAX_VALUE:
-        raise HttpProblem(
-            413, "value-too-large", f"the value has {size:,} bytes: read it with Runs(store).state(…)"
-        )
+    check_size(sum(map(size_of, values.values())))
     return values
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 from starlette.concurrency import run_in_threadpool
 
 from limpet.engine.following.cursor import EventCursor
+from limpet.engine.following.follow import afollow
 from limpet.engine.leases.lease_client import client_for
 from limpet.journal.store import ENDED
 from limpet.server.endpoint import TEXT, ApiRequest, Endpoint, Parameter
@@ -22,19 +23,20 @@ from limpet.server.timeline_stream import timeline_stream
 async def run_events(request: ApiRequest) -> AsyncIterator[bytes] | None:
     """What happened in a run after a cursor, and what happens from now on; None if there won't be more."""
     service = request.service
+    client = client_for(service.store)
     after = request.values.get("after")
-    handle = await service.runs.aget(request.run_id)
-    events = handle.aevents(after)
 
     def is_over() -> bool:
-        head = service.store.head(request.run_id)
+        head = client.head(request.run_id)
         cursor = EventCursor.from_text(after, request.run_id)
+        cursor.check(head)
         return head.status in ENDED and cursor.record >= head.sequence and cursor.output >= head.output
 
     if await run_in_threadpool(is_over):
         return None
+    # The events get them, too: a cursor says whether there are any, and a client can change its cursor.
     secrets = await run_in_threadpool(service.secrets, request.run_id)
-    return event_stream(events, secrets)
+    return event_stream(afollow(client, request.run_id, after, secrets), secrets)
 
 
 async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
@@ -46,7 +48,8 @@ async def timeline_changes(request: ApiRequest) -> AsyncIterator[bytes]:
     def changes(version: str) -> dict[str, Any]:
         return timeline(request._replace(values={"after": version}))
 
-    return timeline_stream(client, request.run_id, changes, request.values.get("after") or "")
+    after = request.values.get("after") or ""
+    return timeline_stream(request.service.timelines, client, request.run_id, changes, after)
 
 
 async def run_changes(request: ApiRequest) -> AsyncIterator[bytes]:
@@ -70,6 +73,7 @@ ENDPOINTS: Final = (
         "What happened in a run, and what happens from now on; Last-Event-ID resumes it",
         "EventStream",
         query=(Parameter("after", TEXT, "the cursor of the last event that the client got"),),
+        may_be_over=True,
     ),
     Endpoint(
         "GET",

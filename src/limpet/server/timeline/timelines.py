@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from threading import Lock
 from typing import Any, Final
@@ -23,11 +24,10 @@ MAX_ROWS: Final = 5000
 """Rows in one answer, at most."""
 
 KEPT_TIMELINES: Final = 8
-"""How many runs' timelines are remembered."""
+"""How many runs' timelines are remembered, besides those that are being followed."""
 
 KEPT_ROWS: Final = 250_000
-"""How many rows all of them may have, unless one alone has more."""
-
+"""How many rows all of these may have, unless one alone has more."""
 
 EVENTS_OF_PLACE: Final = 64
 """Events after which the place in the run's journal is noted, to read from there again."""
@@ -37,12 +37,13 @@ EVENTS_OF_ROW: Final = 2000
 
 
 class Timeline:
-    """The rows of one run, as far as its journal was read.
+    """The rows of one run, as far as its journal was read. `created` tells it from an earlier run of this id.
 
     Each row has the version at which it last changed: who knows a version gets only what changed since.
     """
 
-    def __init__(self, store: Store, run_id: str, known_secrets: frozenset[str]) -> None:
+    def __init__(self, store: Store, run_id: str, created: float, known_secrets: frozenset[str]) -> None:
+        self.created = created
         self._store = store
         self._run_id = run_id
         self._secrets = known_secrets
@@ -63,6 +64,8 @@ class Timeline:
         """Tells the versions of these rows from those of others that were made of the same run."""
         self._is_in_doubt = False
         """Whether reading failed in the middle, so that it can't be continued."""
+        self._problem: str | None = None
+        """What is wrong with the record before which it ends."""
 
     def changes(self, version: str, limit: int, now: float | None) -> dict[str, Any]:
         """The rows that changed since a version, oldest change first, and the version after them."""
@@ -88,6 +91,7 @@ class Timeline:
                 "more": has_more or is_behind,
                 "ready": self._rows.ready,
                 "active": active,
+                "problem": self._problem,
             }
 
     def _known_version(self, version: str) -> int:
@@ -99,18 +103,21 @@ class Timeline:
     def _read(self, enough: int) -> bool:
         """Read new events, until there are enough changes for an answer; True if there are more.
 
-        A damaged record that can't be passed ends the timeline, unless it is the first: then this raises.
+        A damaged record that can't be passed ends the timeline, which says so, unless there are no rows: then this
+        raises.
         """
         self._is_in_doubt = True
         has_more = True
         while has_more and self._rows.log.version <= enough:
             try:
                 batch = self._feed.read()
-            except DamagedRecord:
+            except DamagedRecord as damage:
                 if not len(self):
                     raise
+                self._problem = damage.message
                 has_more = False
                 break
+            self._problem = None
             for entry in batch.entries:
                 self._rows.take(entry.event)
                 self._note_place(entry)
@@ -156,11 +163,15 @@ class Timeline:
         )
 
     def _events_from(self, number: int, count: int) -> Iterator[Event]:
+        """Some events, as far as they can be read."""
         place = self._places[number // EVENTS_OF_PLACE]
         feed = EventFeed(self._store, self._run_id, place, self._secrets)
         left = count + number % EVENTS_OF_PLACE
         while left > 0:
-            batch = feed.read()
+            try:
+                batch = feed.read()
+            except DamagedRecord:
+                return
             for entry in batch.entries[:left]:
                 yield entry.event
             left -= len(batch.entries)
@@ -169,12 +180,31 @@ class Timeline:
 
 
 class Timelines:
-    """The timelines of the runs that were looked at last."""
+    """The timelines of the runs that are being followed, and of those that were looked at last."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[str, float], Timeline] = OrderedDict()
+        self._kept: OrderedDict[str, Timeline] = OrderedDict()
+        self._followers: Counter[str] = Counter()
+        """How many streams follow a run, by its id."""
+
+    @contextmanager
+    def following(self, run_id: str) -> Iterator[None]:
+        """Keep the timeline of a run for the length of a `with` block, however many others are looked at.
+
+        Without that, streams of many runs would make each other read and send all rows again, with each change.
+        """
+        with self._lock:
+            self._followers[run_id] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._followers[run_id] -= 1
+                if not self._followers[run_id]:
+                    del self._followers[run_id]
+            self._trim()
 
     def changes(
         self,
@@ -209,16 +239,20 @@ class Timelines:
 
     def _timeline(self, run_id: str, created: float, known_secrets: frozenset[str]) -> Timeline:
         with self._lock:
-            timeline = self._kept.pop((run_id, created), None)
-            if timeline is None:
-                timeline = Timeline(self._store, run_id, known_secrets)
-            self._kept[run_id, created] = timeline
+            timeline = self._kept.pop(run_id, None)
+            if timeline is None or timeline.created != created:
+                timeline = Timeline(self._store, run_id, created, known_secrets)
+            self._kept[run_id] = timeline
             return timeline
 
     def _trim(self) -> None:
         """Forget the timelines that weren't looked at for longest, if there are too many, or too large ones."""
         with self._lock:
-            rows = sum(map(len, self._kept.values()))
-            while len(self._kept) > 1 and (len(self._kept) > KEPT_TIMELINES or rows > KEPT_ROWS):
-                _, timeline = self._kept.popitem(last=False)
-                rows -= len(timeline)
+            unfollowed = [run_id for run_id in self._kept if run_id not in self._followers]
+            rows = sum(len(self._kept[run_id]) for run_id in unfollowed)
+            count = len(unfollowed)
+            for run_id in unfollowed[:-1]:
+                if count <= KEPT_TIMELINES and rows <= KEPT_ROWS:
+                    return
+                rows -= len(self._kept.pop(run_id))
+                count -= 1
