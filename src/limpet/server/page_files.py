@@ -109,7 +109,7 @@ def _page_file(path: str, content: bytes) -> PageFile:
 
 
 def _as_sent(path: str, content: bytes) -> bytes:
-    """A script or a style sheet without what only people read: comments, indentation, most spaces and ends of lines."""
+    """A script or a style sheet without what only people read: comments, indentation, most spaces and line ends."""
     kind = _kind(path)
     if kind not in SPACE:
         return content
@@ -118,7 +118,7 @@ def _as_sent(path: str, content: bytes) -> bytes:
 
 
 def _without_spaces(kind: str, line: str) -> str:
-    """A line without spaces around signs. One that may have a regular expression, or texts in texts, is left alone."""
+    """A line without spaces around signs; as it is if it may have a regular expression, or a text inside of a text."""
     if kind == "js" and ("/" in re.sub(TEXT, "", line) or line.count("`") > 2):
         return line
     return SPACE[kind].sub(r"\1\2", line)

@@ -13,6 +13,9 @@ from limpet.server.values import check_size, size_of, without_large
 UPDATED: Final = ("update", "merged", "appended", "replaced")
 """The fields of an event that have what a step changed, by key."""
 
+OUTPUT: Final = ("number", "at", "data", "large")
+"""The fields of what was emitted that are sent."""
+
 
 def show(request: ApiRequest) -> dict[str, Any]:
     """What happened in a row; large values only if their key is asked for."""
@@ -67,7 +70,7 @@ def _happened(found: RowEvents, secrets: frozenset[str]) -> dict[str, Any]:
         "answers": shown_event({"answers": found.answers}, secrets, whole=True)["answers"],
         "by": found.answered_by,
         "answered": found.answered_at,
-        "output": [{name: each[name] for name in ("at", "data", "large") if name in each} for each in output],
+        "output": [{name: each[name] for name in OUTPUT if name in each} for each in output],
         "more_output": found.emitted > len(output),
     }
 

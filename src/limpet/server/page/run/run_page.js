@@ -80,6 +80,7 @@ export class RunPage {
 
   checkLive() {
     this.stream?.check();
+    if (!settings.paused) this.loadViewSoon();
   }
 
   makeActions() {
@@ -275,7 +276,7 @@ export class RunPage {
   loadViewSoon() {
     this.viewTimer ??= setTimeout(() => {
       this.viewTimer = null;
-      this.loadView(true);
+      if (!settings.paused) this.loadView(true);
     }, PATIENCE);
   }
 

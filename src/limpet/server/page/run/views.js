@@ -231,6 +231,7 @@ export class EventsView {
       this.events = [...this.events, ...found.events];
       this.next = found.next;
       this.hasMore = found.more;
+      this.problem = found.problem;
     }, this);
   }
 

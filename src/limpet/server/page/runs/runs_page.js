@@ -2,7 +2,7 @@
 
 import { get, LiveStream, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { useKeys } from "../core/reader.js";
+import { settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { codeBlock } from "../parts/code.js";
 import { attempt, complain } from "../parts/dialog.js";
@@ -86,6 +86,10 @@ export class RunsPage {
 
   checkLive() {
     this.stream.check();
+    if (!settings.paused || !this.runs) return;
+    this.request.abort();
+    clearTimeout(this.timer);
+    this.timer = null;
   }
 
   /** The address has changed, but not the page. */
