@@ -118,7 +118,7 @@ def _as_sent(path: str, content: bytes) -> bytes:
 
 
 def _without_spaces(kind: str, line: str) -> str:
-    """A line without spaces around signs; as it is if it may have a regular expression, or a text inside of a text."""
+    """A line without spaces around signs; as it is, if it may have a regular expression or a text inside a text."""
     if kind == "js" and ("/" in re.sub(TEXT, "", line) or line.count("`") > 2):
         return line
     return SPACE[kind].sub(r"\1\2", line)
