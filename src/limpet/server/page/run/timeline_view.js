@@ -34,7 +34,8 @@ export class TimelineView {
 
   /** Show a row as selected, and bring it into view: unless it follows the run, and the reader looks elsewhere. */
   show(id, byReader = true) {
-    if (byReader || (id !== this.selected && !this.isAway)) this.wanted = id;
+    if (!byReader && id === this.selected) return;
+    if (byReader || !this.isAway) this.wanted = id;
     this.selected = id;
     this.model.reveal(id);
     refresh();
