@@ -11,6 +11,7 @@ import subprocess
 import sys
 import webbrowser
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from http.client import HTTPResponse
 from pathlib import Path
 from time import time
@@ -22,6 +23,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 import limpet as library
+from limpet import open_store
 from support.command_line import FLOWS, Command
 from support.redis_servers import redis_server
 from support.waiting import SOON, until
@@ -347,12 +349,16 @@ def test_an_exported_run_is_shown_without_a_store(served: Serve, started: Any, t
     """H20: at its own page, and nothing can be changed."""
     assert started("run", "flows:graph", "-i", "topic=kelp", "--id", "kelp/1").wait(SOON) == 3
     assert started("runs", "export", "kelp/1", "kelp.run").wait(SOON) == 0
+    with closing(open_store(f"sqlite:///{tmp_path}/limpet.db")) as store:
+        head = store.head("kelp/1")
     for path in tmp_path.glob("limpet.db*"):
         path.unlink()
     server = served("kelp.run")
     assert server.said["url"].startswith(f"{server.base}/runs/kelp%2F1?token=")
     run = server.ask("/runs/kelp%2F1")
     assert (run["run_id"], run["status"]) == ("kelp/1", "paused")
+    assert (run["created"], run["updated"]) == (head.created, head.updated)
+    assert [each["created"] for each in server.ask("/runs")["runs"]] == [head.created]
     assert server.ask("/runs/kelp%2F1/state")["values"]["text"] == "About kelp."
     assert server.refusal("/runs/kelp%2F1/answer", {"value": "yes"}) == (403, "read-only")
     assert server.refusal("/runs/kelp%2F1", method="DELETE") == (403, "read-only")

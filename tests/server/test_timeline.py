@@ -39,6 +39,7 @@ from limpet.engine.following.cursor import EventCursor
 from limpet.engine.following.event_feed import EventFeed
 from limpet.engine.leases.lease_client import client_for
 from limpet.journal.store import ENDED, FAILED, PAUSED, RUNNING, Store
+from limpet.server import app
 from limpet.server.timeline import rows as timeline_rows
 from limpet.server.timeline.event_rows import EventRows
 from limpet.server.timeline.timelines import EVENTS_OF_PLACE, KEPT_TIMELINES, Timelines
@@ -46,6 +47,8 @@ from limpet.server.timeline_stream import timeline_stream
 from limpet.testing.faults import FaultyStore
 from support.crafted_exports import crafted, examples
 from support.graphs import SOON, asking, chain, fan, loop, single
+from support.http_api import Client
+from support.http_server import TOKEN
 from support.timeline_runs import RUN, SHAPES, kept, mapped, nothing, run
 from support.waiting import until
 
@@ -434,6 +437,22 @@ graph.add_edge("a", "b").add_edge("b", "c").add_edge("c", END).set_entry_point("
 graph.compile(store=sys.argv[1], preserve=True, lease=1)
 """
 
+
+def test_a_node_that_fails_after_it_has_emitted_comes_after_a_step_that_is_there(store: Store) -> None:
+    """H20: so that its state can be looked at, and a fork can begin there."""
+
+    def tells(state: Any) -> dict[str, Any]:
+        emit("one")
+        raise ValueError("two")
+
+    with suppress(LimpetError):
+        kept(chain(nothing, tells), store).execute({}, run_id=RUN)
+    reader = Reader(store)
+    reader.read(RUN)
+    assert reader.rows[1]["after"] == 1
+    assert Runs(store).state(RUN, reader.rows[1]["after"]) == {}
+
+
 WORKER = f"{GRAPH_OF_A_PROCESS}\ngraph.execute({{}}, run_id='r')\n"
 
 
@@ -451,6 +470,8 @@ def test_a_run_whose_process_was_killed_is_shown_as_it_was_recovered(tmp_path: P
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert Runs(store).get(RUN).shown_status == "abandoned"
+    with Client(app(store, [], token=TOKEN), store, None) as client:
+        assert [row["label"] for row in client.read(f"/runs/{RUN}/timeline")["active"]] == ["b"]
     free.touch()
     graph = StateGraph(name="killed")
     for name in ("a", "b", "c"):
@@ -461,6 +482,7 @@ def test_a_run_whose_process_was_killed_is_shown_as_it_was_recovered(tmp_path: P
         until(lambda: graph.get(RUN).status == "completed")
     reader.read(RUN)
     assert [row["label"] for row in reader.rows.values()] == ["a", "b", "c"]
+    assert [row.get("crashes", 0) for row in reader.rows.values()] == [0, 1, 0]
     check_rows(store, RUN, reader.rows)
     store.close()
 
@@ -512,6 +534,10 @@ def test_a_timeline_ends_before_a_damaged_record() -> None:
     again = Reader(store)
     assert again.read(RUN)["problem"] is None
     assert len(again.rows) == 10
+    records[1] = records[1][:-1] + bytes([records[1][-1] ^ 1])
+    early = Reader(store)
+    assert "damaged" in early.read(RUN)["problem"]
+    assert early.rows == {}
 
 
 def test_only_the_newest_rows_of_a_very_long_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,7 +242,7 @@ class _Answering:
         else:
             user = await self._guard.user_of(headers, request.cookies)
             if user is None:
-                raise HttpProblem(401, "no-token", "give the token of the server: Authorization: Bearer …")
+                raise HttpProblem(401, "no-token", self._guard.demand)
         if endpoint is not None and endpoint.changes and self._service.read_only:
             raise HttpProblem(403, "read-only", "the server is read-only")
         return user

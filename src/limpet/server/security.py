@@ -64,6 +64,13 @@ class Guard(NamedTuple):
     authenticate: Authenticate | None = None
     hosts: Collection[str] | None = LOOPBACK
 
+    @property
+    def demand(self) -> str:
+        """What is said to who isn't known."""
+        if self.token is None:
+            return "the application of which this is a part doesn't allow the request"
+        return "give the token of the server: Authorization: Bearer …"
+
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Raise for a request under a name that the server isn't meant to be reached under."""
         if self.hosts is None:
@@ -73,7 +80,9 @@ class Guard(NamedTuple):
         takes_addresses = any(each in self.hosts for each in WILDCARDS)
         if name.lower() not in self.hosts and not (takes_addresses and is_address(name)):
             raise HttpProblem(
-                421, "wrong-host", f"the server isn't reached as {host!r}; allow it with --host or hosts=[…]"
+                421,
+                "wrong-host",
+                f"the server isn't reached as {host!r}; allow it with --allow-host or hosts=[…]",
             )
 
     def check_origin(self, method: str, headers: Mapping[str, str]) -> None:

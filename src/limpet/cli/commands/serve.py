@@ -8,6 +8,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
@@ -23,7 +24,9 @@ from limpet.cli.web.listening import Address, Listening, checked_address, listen
 from limpet.cli.web.web_server import WebServer
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import UsageError
-from limpet.journal.store import Store
+from limpet.journal.export import ExportedRun
+from limpet.journal.run_filter import RunFilter
+from limpet.journal.store import RunHead, Store, Tail
 from limpet.server.application import app
 from limpet.supervision import supervise
 from limpet.threads.workers import start_thread
@@ -158,9 +161,36 @@ def _exported_run(args: Namespace) -> Shown:
         if is_given:
             raise UsageError(f"{option} can't be given with a FILE, which is shown as it is, without a store")
     _check_file(args.file)
-    store = MemoryStore()
-    run_id = Runs(store).import_(args.file)
-    return Shown(store, project_graphs(args), args.file, run_path(run_id), read_only=True)
+    store = _ExportedStore(args.file)
+    return Shown(store, project_graphs(args), args.file, run_path(store.run_id), read_only=True)
+
+
+class _ExportedStore(MemoryStore):
+    """A store in memory with one exported run, which was created and has changed when its file says, not just now."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self._exported: ExportedRun | None = None
+        self.run_id = Runs(self).import_(path)
+        self._exported = ExportedRun.from_bytes(Path(path).read_bytes(), path)
+
+    def head(self, run_id: str) -> RunHead:
+        return self._dated(super().head(run_id))
+
+    def heads(self, run_ids: Sequence[str]) -> Sequence[RunHead | None]:
+        return [head and self._dated(head) for head in super().heads(run_ids)]
+
+    def read(self, run_id: str, first: int | None = None, last: int | None = None) -> Tail:
+        tail = super().read(run_id, first, last)
+        return tail._replace(head=self._dated(tail.head))
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        return [self._dated(head) for head in super().list(which)]
+
+    def _dated(self, head: RunHead) -> RunHead:
+        if self._exported is None:
+            return head
+        return head._replace(created=self._exported.created, updated=self._exported.updated)
 
 
 def _check_file(path: str) -> None:

@@ -110,7 +110,7 @@ class EventMaker:
         branch = self.root.at(path)
         place = {"run_id": self.run_id, "at": inner[2], "step": record[1], **self._place(path)}
         if inner[0] == STEP:
-            return self._of_step(branch, place, inner, began=record[2] if path else 0.0)
+            return self._of_step(branch, place, inner, began=record[2] if path else 0.0, crashes=record[3])
         if inner[0] == OPEN:
             return self._of_opening(branch, place, inner[4])
         if inner[0] == MOVE:
@@ -149,7 +149,9 @@ class EventMaker:
             return []
         return [{"type": kind, **place, **more} for kind, more in self._run_stop(fields)]
 
-    def _of_step(self, branch: OpenBranch, place: Event, record: list[Any], began: float) -> list[Event]:
+    def _of_step(
+        self, branch: OpenBranch, place: Event, record: list[Any], began: float, crashes: int
+    ) -> list[Event]:
         node = record[4]
         layer = branch.layer if branch.is_open else None
         if branch.layers is not None and record[5] == node:
@@ -158,8 +160,8 @@ class EventMaker:
             branch.complete()
         if node != PLANNER:
             changes = self._task_changes(record[6]) if "task" in place else self._changes(record[6])
-            begun = {"began": began} if began else {}
-            return [{"type": "step", **place, "node": node, **_next(record[5]), **begun, **changes}]
+            known = {name: value for name, value in (("began", began), ("crashes", crashes)) if value}
+            return [{"type": "step", **place, "node": node, **_next(record[5]), **known, **changes}]
         skipped = {
             name: task.get("reason")
             for name, task in read_delta(record[6]).merges.get("tasks", {}).items()

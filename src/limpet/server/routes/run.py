@@ -10,6 +10,7 @@ from typing import Any, Final
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.operations.export import exported_run
+from limpet.engine.operations.run_info import ABANDONED
 from limpet.errors import StoreError, StoreUnavailable
 from limpet.graphs.secrets import MASK
 from limpet.journal.export import ExportedRun
@@ -50,7 +51,7 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
     version = request.values.get("after") or ""
     limit = limit_of(request, MAX_ROWS, MAX_ROWS)
     now = None
-    if info.shown_status == RUNNING:
+    if info.shown_status in (RUNNING, ABANDONED):
         now = client_for(service.store).now()
     changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit, now)
     return {**changes, "run": shown_run(info)}

@@ -36,6 +36,9 @@ from limpet.server.timeline.rows import (
 MAX_ACTIVE: Final = 500
 """Steps under way that are listed."""
 
+OF_CALLS: Final = ("output", "progress")
+"""Events whose step is the one that their call will complete."""
+
 
 class EventRows:
     """The rows of a run, as far as its events were taken, in `log`."""
@@ -53,6 +56,9 @@ class EventRows:
         """Whether it failed or was cancelled, and wasn't resumed since."""
         self._gap = ""
         """Why rows are missing before the next event."""
+        self._crashes: int | None = 0
+        """How often processes of the run have crashed; None if that isn't known."""
+        self._newest_step = 0
 
     @property
     def ready(self) -> float:
@@ -80,6 +86,8 @@ class EventRows:
         take = getattr(self, f"_take_{event['type']}", None)
         if take is None:
             return
+        if event["type"] not in OF_CALLS:
+            self._newest_step = event["step"]
         if self._gap and event["type"] != "skipped":
             self._add_mark("not kept", self._gap, event, SKIPPED)
             self._gap = ""
@@ -161,6 +169,10 @@ class EventRows:
     def _finish(self, row: Row, event: Event) -> None:
         row.step = event["step"]
         row.has_completed = True
+        crashes = event.get("crashes", 0)
+        if self._crashes is not None:
+            row.crashes += max(crashes - self._crashes, 0)
+        self._crashes = crashes
         for question in row.asked:
             self._asking.pop(question, None)
         row.asked = ()
@@ -365,6 +377,7 @@ class EventRows:
         if event.get("records"):
             self._start_over(self.ready, DONE)
             self._lanes.root.ready = 0.0
+            self._crashes = None
             self._gap = short(event.get("problem")) or f"{event['records']:,} records are no longer stored"
 
     def _start_over(self, at: float, status: str) -> None:
@@ -419,7 +432,7 @@ class EventRows:
         if row is None and (at <= lane.ready or lane.is_over):
             return None
         if row is None:
-            row = self._lanes.row_in(lane, node, event)
+            row = self._lanes.row_in(lane, node, {**event, "step": self._newest_step})
         if row.label != node or (row.call is not None and row.call != step):
             return None
         row.call = step

@@ -51,6 +51,7 @@ class Row:
         "attempts",
         "branch",
         "call",
+        "crashes",
         "end",
         "first_event",
         "has_completed",
@@ -86,6 +87,8 @@ class Row:
         self.attempts: list[Span] | tuple[()] = ()
         self.waits: list[Span] | tuple[()] = ()
         self.output = 0
+        self.crashes = 0
+        """How often a process has crashed while it was under way, or just before."""
         self.progress: dict[str, Any] | None = None
         self.call: int | None = None
         """The step that its call will complete, as its output says."""
@@ -147,7 +150,7 @@ class Row:
             value = getattr(self, name)
             if value is not None:
                 facts[name] = value
-        for name in ("branch", "note", "attempts", "waits", "output", "progress"):
+        for name in ("branch", "note", "attempts", "waits", "output", "crashes", "progress"):
             value = getattr(self, name)
             if value:
                 facts[name] = value

@@ -103,7 +103,7 @@ class Timeline:
     def _read(self, enough: int) -> bool:
         """Read new events, until there are enough changes for an answer; True if there are more.
 
-        A damaged record that can't be passed ends the timeline, which says so, unless there are no rows: then this
+        A damaged record that can't be passed ends the timeline, which says so, unless it is the first: then this
         raises.
         """
         self._is_in_doubt = True
@@ -112,7 +112,7 @@ class Timeline:
             try:
                 batch = self._feed.read()
             except DamagedRecord as damage:
-                if not len(self):
+                if not self._rows.log.event:
                     raise
                 self._problem = damage.message
                 has_more = False

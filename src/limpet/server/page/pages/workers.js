@@ -137,10 +137,10 @@ export class SchedulesPage extends ReloadedPage {
   nothing() {
     return h(
       "div.empty",
-      h("p", "Nothing starts by itself yet. This starts a run every night:"),
+      h("p", "Nothing starts by itself yet. This starts a run every day:"),
       codeBlock(
         "Command line",
-        'limpet schedules add nightly MODULE:GRAPH --cron "30 2 * * *" --timezone Europe/Berlin',
+        "limpet schedules add daily MODULE:GRAPH --every 24h",
       ),
     );
   }

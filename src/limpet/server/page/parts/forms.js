@@ -49,7 +49,6 @@ export class QuestionForm {
         {
           key: index,
           type: "button",
-          class: index === 0 ? "primary" : "",
           disabled: this.isSending,
           onclick: () => this.send(each),
         },

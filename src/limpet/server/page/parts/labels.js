@@ -17,7 +17,7 @@ export function relativeTime(seconds, now = serverNow()) {
   if (size < 1.5) return "now";
   if (size > 60 * 86400) return exactTime(seconds).slice(0, 10);
   const [unit, name] = UNITS.find(([each]) => size >= each);
-  const text = `${Math.floor(size / unit)} ${name}`;
+  const text = `${Math.floor(size / unit + 0.05)} ${name}`; // a link for 7 days has 7 at first
   return distance < 0 ? `${text} ago` : `in ${text}`;
 }
 

@@ -349,6 +349,7 @@ export class Inspector {
       ["took", span(end - row.start)],
       waited > 0 && ["of that, it waited", span(waited)],
       row.attempts?.length > 0 && ["attempts that failed", count(row.attempts.length)],
+      row.crashes && ["crashes of its process", count(row.crashes)],
       this.detail?.bytes > 0 && ["update", size(this.detail.bytes)],
     ];
     return h(

@@ -20,6 +20,11 @@ import { count, shortId, span, statusLabel, timeView } from "../parts/labels.js"
 import { termText } from "../runs/filter.js";
 import { isOver } from "../runs/lists.js";
 
+/** Whether a run waits for a worker to claim it. */
+export function isUnclaimed(run) {
+  return run.status === "queued" || run.status === "abandoned";
+}
+
 /** What a run that has stopped needs. */
 const PRIMARY = new Set(["approve", "retry", "resume"]);
 
@@ -55,7 +60,7 @@ function facts(run, { children, unserved }) {
     h("span", count(run.step, "step")),
     run.queue !== "default" && h("span", `queue ${run.queue}`),
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${shortId(run.held_by, 40)}`),
-    unserved && run.status === "queued" && h("span.unserved", `stays queued: ${unserved.reason}`),
+    unserved && isUnclaimed(run) && h("span.unserved", `stays ${run.status}: ${unserved.reason}`),
     run.deadline && !isOver(run) && h("span", "deadline ", timeView(run.deadline)),
     run.parent && h("span", "started by ", runLink(run.parent)),
     run.forked_from && h("span", "forked from ", runLink(originOf(run))),

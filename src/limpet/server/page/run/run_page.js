@@ -10,7 +10,7 @@ import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/lists.js";
 import { openForkDialog } from "./fork_dialog.js";
 import { Inspector } from "./inspector.js";
-import { actionsFor, RunActions, runHeader } from "./run_actions.js";
+import { actionsFor, isUnclaimed, RunActions, runHeader } from "./run_actions.js";
 import { isWorking, TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
 import { EventsView, GraphView, StateView, tabs } from "./views.js";
@@ -296,11 +296,11 @@ export class RunPage {
 
   /** Load how many child runs it has, and of a queued run, why no worker takes it. What fails isn't shown. */
   async loadAround() {
-    const { graph, queue, plan, status } = this.run;
+    const { graph, queue, plan } = this.run;
     const isHere = (lane) => lane.graph === graph && lane.queue === queue && lane.plan === plan;
     try {
       const children = await get(runPath(this.id, "/children"));
-      const unserved = status === "queued" ? (await get("/workers")).unserved.find(isHere) : null;
+      const unserved = isUnclaimed(this.run) && (await get("/workers")).unserved.find(isHere);
       this.around = { children, unserved };
     } catch {
       this.around = {};
@@ -381,6 +381,7 @@ export class RunPage {
       h("h1", this.problem.status === 404 ? "This run isn't there" : "The run can't be shown"),
       h("p", this.problem.message),
       h("a.button", { href: pageUrl("runs") }, "All runs"),
+      h("button", { onclick: () => location.reload() }, "Look again"),
     );
   }
 }

@@ -257,7 +257,7 @@ class TimeAxis {
   gaps() {
     return this.parts
       .filter((part) => part.isGap)
-      .map((part) => ({ x: part.x, width: part.width, text: span(part.to - part.from) }));
+      .map((part) => ({ x: part.x, width: part.width, text: span(part.to - part.from).split(" ", 2).join(" ") }));
   }
 
   /** Times to write on the axis, as how long after the start they are. */

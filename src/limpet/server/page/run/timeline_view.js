@@ -104,14 +104,14 @@ export class TimelineView {
       this.axisKey = key;
       const rows = this.model.rows.values();
       const width = this.trackWidth();
-      this.lastAxis = timeAxis([...rows, ...this.activeRows()], width - Math.min(110, width * 0.4), now, isLive);
+      this.lastAxis = timeAxis([...rows, ...this.activeRows()], width - Math.min(130, width * 0.4), now, isLive);
     }
     return this.lastAxis;
   }
 
   /** What is under way, but has no row yet: a row is made when a step is saved. */
   activeRows() {
-    if (!isWorking(this.run)) return [];
+    if (!isWorking(this.run) && this.run.status !== "abandoned") return [];
     return (this.model.active ?? []).map((each, index) => ({
       id: `active-${index}`,
       kind: "step",
@@ -265,7 +265,8 @@ function barText(row, now) {
   const length = span((row.end ?? Math.max(now, row.start)) - row.start);
   const progress = row.progress?.total ? ` · ${count(row.progress.done ?? 0)} of ${count(row.progress.total)}` : "";
   const attempts = row.attempts?.length ? ` · ${row.attempts.length} failed` : "";
-  return `${length}${progress}${attempts}`;
+  const crashes = row.crashes ? ` · ${row.crashes} crashed` : "";
+  return `${length}${progress}${attempts}${crashes}`;
 }
 
 function bar(piece, index, row, axis) {

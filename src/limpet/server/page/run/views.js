@@ -204,7 +204,7 @@ export class StateView {
 
 const PAGE = 200;
 const TYPES = ["step", "output", "retry", "error", "question", "answer", "message", "sleep", "task_start", "update"];
-const PLACE = new Set(["type", "run_id", "cursor", "at", "step", "node", "branch", "task", "layer", "large"]);
+const PLACE = new Set("type run_id cursor at began step node branch task layer large".split(" "));
 
 export class EventsView {
   constructor(id) {
