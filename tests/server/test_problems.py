@@ -79,7 +79,7 @@ def test_errors_that_are_no_fault_of_the_server_are_no_500() -> None:
 def test_the_codes_of_the_server_are_in_the_reference() -> None:
     """H19: each with its status."""
     sources = "".join(path.read_text() for path in Path(problems.__file__).parent.rglob("*.py"))
-    used = set(re.findall(r'HttpProblem\(\s*(\d+), "([a-z-]+)"', sources))
+    used = set(re.findall(r'HttpProblem\(\s*(\d+),\s*"([a-z-]+)"', sources))
     used |= {("403", "has-secrets"), ("500", "internal")}
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     section = page.partition("## Over HTTP")[2].partition("\n## ")[0]
