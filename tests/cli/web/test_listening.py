@@ -143,3 +143,12 @@ def test_what_cannot_be_a_host_is_refused(name: str) -> None:
     for host, names in ((name, []), ("localhost", [name])):
         with pytest.raises(UsageError, match="isn't the name or the address of a host, without a port"):
             checked_address(host, 0, "a-token-of-the-tests", names)
+
+
+def test_small_answers_do_not_wait_for_an_acknowledgement() -> None:
+    """H19: of their head, which takes 40 ms: connections send what they have at once."""
+    found = listen(Address("127.0.0.1", 0, "token"))
+    with found.socket, socket.create_connection(("127.0.0.1", found.port)):
+        connection, _ = found.socket.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
