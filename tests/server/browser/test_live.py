@@ -174,6 +174,7 @@ def test_a_page_whose_server_went_away_says_so(samples: Any, visitor: Visitor) -
     with served(samples.store, samples.graphs.values()) as server:
         page = visitor.open(server)
         expect(page.get_by_role("button", name="live")).to_be_visible()
+        expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
     expect(page.get_by_role("button", name="lost")).to_be_visible()
     expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
     page.get_by_role("link", name="graphs").click()
