@@ -164,6 +164,9 @@ def test_a_link_answers_one_question_on_a_phone_and_nothing_else(
     phone.goto(link)
     expect(phone.get_by_text("Publish “All about kelp.”?")).to_be_visible()
     assert phone.evaluate("document.documentElement.scrollWidth") == 375
+    phone.keyboard.press("/")
+    phone.keyboard.press("Escape")
+    assert phone.url == link
     assert phone.evaluate("fetch('/api/v1/runs').then((answer) => answer.status)") == 401
     assert phone.evaluate("fetch('/api/v1/runs/kelp-1').then((answer) => answer.status)") == 401
     phone.get_by_role("button", name="yes").tap()

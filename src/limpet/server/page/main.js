@@ -77,20 +77,25 @@ function view() {
   return h(
     "div.frame",
     withDialog(
-      page?.isPublic || page instanceof LoginPage ? null : topBar(page, shownParts[0] ?? "runs", about),
+      isForStrangers() ? null : topBar(page, shownParts[0] ?? "runs", about),
       page ? page.view() : h("main"),
     ),
     noticesView(),
   );
 }
 
+/** Whether the page is one for those without the token, from which nothing leads to others. */
+function isForStrangers() {
+  return page?.isPublic || page instanceof LoginPage;
+}
+
 onLoggedOut(() => {
-  if (!page?.isPublic && !(page instanceof LoginPage)) show(new LoginPage({ whenDone: () => location.reload() }));
+  if (!isForStrangers()) show(new LoginPage({ whenDone: () => location.reload() }));
 });
 useKeys({
   "?": openHelp,
   "/": filterRuns,
-  Escape: () => !page?.isPublic && go(pageUrl(shownParts.length > 1 ? shownParts[0] : "runs")),
+  Escape: () => !isForStrangers() && go(pageUrl(shownParts.length > 1 ? shownParts[0] : "runs")),
 });
 document.addEventListener("click", closeMenus);
 setView(view);
@@ -155,6 +160,7 @@ function liveSwitch(page) {
 }
 
 function filterRuns() {
+  if (isForStrangers()) return;
   go(pageUrl("runs"));
   requestAnimationFrame(() => requestAnimationFrame(() => document.getElementById("filter")?.focus()));
 }

@@ -66,7 +66,7 @@ export async function download(path, name) {
   link.href = URL.createObjectURL(await response.blob());
   link.download = name;
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000); // some browsers read it only after the click
 }
 
 /** Get a cookie for a token that was typed. */
