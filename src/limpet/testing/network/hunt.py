@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from limpet.errors import LimpetError, RunNotFound, StoreUnavailable
 from limpet.journal.store import COMPLETED, Store
@@ -47,7 +47,9 @@ SLACK = 6.0
 """Seconds that a call may take beyond its timeout, and a supervisor beyond its grace: the machine may be busy."""
 
 MAX_RESUMES = 5
-"""How often a run is resumed, once the network works again, until it has to have completed."""
+"""How often a run is resumed, once the network works again, until it has to have completed; and read."""
+
+T = TypeVar("T")
 
 Observer = Callable[[Event], None]
 
@@ -298,13 +300,21 @@ class _Conversation:
         if self._repeated:
             found.append(f"steps {self._repeated} were called again after they were reported as saved")
         graph = self.compiled()
-        missing = self._saved - {checkpoint.step for checkpoint in graph.history(self.run_id)}
+        history = self._patiently(lambda: graph.history(self.run_id))
+        missing = self._saved - {checkpoint.step for checkpoint in history}
         if missing:
             found.append(f"steps {sorted(missing)} were reported as saved, and are missing")
-        verification = graph.verify(self.run_id)
+        verification = self._patiently(lambda: graph.verify(self.run_id))
         if not verification.ok:
             found.append(str(verification))
         return found
+
+    def _patiently(self, read: Callable[[], T]) -> T:
+        """What a call gives: of many runs at once, the server may be too busy to answer in time at first."""
+        for _ in range(MAX_RESUMES):
+            with suppress(StoreUnavailable):
+                return read()
+        return read()
 
     def _observe(self, event: Event) -> None:
         if event.type == CHECKPOINT_SAVE:
