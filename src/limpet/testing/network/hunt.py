@@ -11,7 +11,7 @@ report = hunt.run(hunt.points())
 assert report.ok, report
 
 For each point (a message, a place in it, and a way to fail) a run is executed through a `FaultyNetwork`. Then it is
-checked: no call of the store took longer than its timeout; the run ended as an undisturbed one, or failed with
+checked: no call of the store took longer than its timeout; the run ended as an undisturbed one, or failed because of
 `StoreUnavailable` and did so when it was resumed; no step that was reported as saved is missing or was called again;
 the journal is whole. `leave` checks that a supervisor can be left within its grace while its store is silent.
 """
@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, NamedTuple, TypeVar
 
 from limpet.errors import LimpetError, RunNotFound, StoreUnavailable
@@ -36,6 +36,7 @@ from limpet.testing.network.proxy import (
     DIRECTIONS,
     MODES,
     PLACES,
+    Direction,
     FaultPoint,
     FaultyNetwork,
     Mode,
@@ -46,8 +47,10 @@ from limpet.testing.network.proxy import (
 SLACK = 6.0
 """Seconds that a call may take beyond its timeout, and a supervisor beyond its grace: the machine may be busy."""
 
-MAX_RESUMES = 5
-"""How often a run is resumed, once the network works again, until it has to have completed; and read."""
+PATIENCE = 60.0
+"""Seconds for what must succeed once the network works: a server is busy with many runs, and the timeout is short."""
+
+PAUSE = 0.05
 
 T = TypeVar("T")
 
@@ -129,12 +132,7 @@ class NetworkHunt:
 
     def points(self, modes: Iterable[Mode] = MODES, places: Iterable[Where] = PLACES) -> list[FaultPoint]:
         """Every point of an undisturbed run, from the opening of the store to its end."""
-        with FaultyNetwork(self._target) as network:
-            conversation = _Conversation(self, network)
-            conversation.run()
-            conversation.store.close()
-            messages = dict(network.messages)
-        self._expected = conversation.result
+        messages, self._expected = _patiently(self._undisturbed)
         places = list(places)
         return [
             FaultPoint(mode, direction, nth, where)
@@ -143,6 +141,14 @@ class NetworkHunt:
             for nth in range(1, messages[direction] + 1)
             for where in places
         ]
+
+    def _undisturbed(self) -> tuple[dict[Direction, int], Any]:
+        """How many messages a run sends in each direction when nothing fails, and what it ends with."""
+        with FaultyNetwork(self._target) as network:
+            conversation = _Conversation(self, network)
+            conversation.run()
+            conversation.store.close()
+            return dict(network.messages), conversation.result
 
     def run(self, points: Sequence[FaultPoint], at_once: int = 16) -> HuntReport:
         """Have the network fail at each of these points, in a run each, several at a time."""
@@ -280,10 +286,10 @@ class _Conversation:
 
     def finish(self) -> None:
         """Resume the run, now that the network works, until it has completed."""
-        for _ in range(MAX_RESUMES):
-            if self.result is not None:
-                return
-            self.first_error()
+        deadline = monotonic() + PATIENCE
+        while self.result is None and monotonic() < deadline:
+            if self.first_error() is not None:
+                sleep(PAUSE)
 
     def problems(self, error: Exception | None, expected: Any) -> list[str]:
         """What is wrong with the run, once it should have completed. `error` is what it failed with at first."""
@@ -291,7 +297,7 @@ class _Conversation:
         longest = max(self.store.slowest, self._opened_in)
         if longest > self._hunt.longest:
             found.append(f"a call took {longest:.1f} s")
-        if error is not None and not isinstance(error, StoreUnavailable):
+        if error is not None and not _is_because_of_the_store(error):
             found.append(f"it failed with {error!r}")
         if self.result is None:
             return [*found, "it did not complete after the network was back"]
@@ -300,21 +306,14 @@ class _Conversation:
         if self._repeated:
             found.append(f"steps {self._repeated} were called again after they were reported as saved")
         graph = self.compiled()
-        history = self._patiently(lambda: graph.history(self.run_id))
+        history = _patiently(lambda: graph.history(self.run_id))
         missing = self._saved - {checkpoint.step for checkpoint in history}
         if missing:
             found.append(f"steps {sorted(missing)} were reported as saved, and are missing")
-        verification = self._patiently(lambda: graph.verify(self.run_id))
+        verification = _patiently(lambda: graph.verify(self.run_id))
         if not verification.ok:
             found.append(str(verification))
         return found
-
-    def _patiently(self, read: Callable[[], T]) -> T:
-        """What a call gives: of many runs at once, the server may be too busy to answer in time at first."""
-        for _ in range(MAX_RESUMES):
-            with suppress(StoreUnavailable):
-                return read()
-        return read()
 
     def _observe(self, event: Event) -> None:
         if event.type == CHECKPOINT_SAVE:
@@ -327,3 +326,18 @@ class _Conversation:
             with self._lock:
                 if event.data["iteration"] in self._saved:
                     self._repeated.append(event.data["iteration"])
+
+
+def _patiently(read: Callable[[], T]) -> T:
+    """What a call gives that can be repeated: of many runs at once, the server may be too busy to answer in time."""
+    deadline = monotonic() + PATIENCE
+    while monotonic() < deadline:
+        with suppress(StoreUnavailable):
+            return read()
+        sleep(PAUSE)
+    return read()
+
+
+def _is_because_of_the_store(error: BaseException) -> bool:
+    """Whether it says that the store can't be reached, or that a step couldn't be saved because of that."""
+    return isinstance(error, StoreUnavailable) or isinstance(error.__cause__, StoreUnavailable)
