@@ -128,6 +128,7 @@ def test_the_command_alone_prints_help_with_examples(limpet: Command) -> None:
     assert (done.code, done.err) == (0, "")
     assert "limpet run flow.yaml -i topic=kelp" in done.out
     assert "exit codes: 0 ok" in done.out
+    assert "130 interrupted by Ctrl-C" in done.out
     examples = done.out.partition("examples:")[2].partition("exit codes")[0]
     assert max(map(len, examples.splitlines())) <= 80
 

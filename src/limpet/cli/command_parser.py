@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 EXIT_CODES = """\
 exit codes: 0 ok · 1 failed · 2 wrong usage · 3 paused or waiting · 4 not found
-            5 conflict: another process holds the run · 6 the store can't be used"""
+            5 conflict: another process holds the run · 6 the store can't be used
+            130 interrupted by Ctrl-C"""
 
 TARGET = "file.yaml, file.py:attribute or package.module:attribute"
 
