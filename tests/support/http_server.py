@@ -28,7 +28,13 @@ class Served:
     def __init__(self, application: Any) -> None:
         # Not even errors: a server that ends while it streams logs that.
         config = uvicorn.Config(
-            application, port=0, log_level=logging.CRITICAL, lifespan="off", ws="none", log_config=None
+            application,
+            port=0,
+            log_level=logging.CRITICAL,
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            timeout_graceful_shutdown=1,  # from Python 3.12 on, it waits for streams otherwise
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

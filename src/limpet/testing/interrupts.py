@@ -30,6 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from traceback import format_exception
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -42,9 +43,11 @@ GRACE = 20.0
 
 WATCH_INTERVAL = 0.05
 
-ROUNDS_TO_BE_TRACED = 2 if sys.version_info >= (3, 13) else 1
+TRACES_FROM_THE_NEXT_CALL = sys.version_info >= (3, 13)
 """From Python 3.13 on, the instructions of a function are traced from the call after the one that asks for it, and no
-longer when a trace function has raised: then the next round asks again."""
+longer when a trace function has raised or a call wasn't traced: then the next round asks again."""
+
+ROUNDS_TO_BE_TRACED = 2 if TRACES_FROM_THE_NEXT_CALL else 1
 
 MAX_PROBLEMS = 5
 """After this many problems a hunt ends: the rest would be the same."""
@@ -183,7 +186,8 @@ class _Hunt:
             began = time.perf_counter()
             self._work(work, way)
             self._worked = time.perf_counter() - began
-            check()
+            with _keep_tracing(way):
+                check()
         except Hang as hang:
             trace = "".join(format_exception(hang))
             self.problems.append(f"hung for {self.deadline:g} s, interrupted {where}:\n{trace}")
@@ -239,6 +243,13 @@ class _Timer:
             raise self._error
 
 
+def _keep_tracing(way: _Timer | _Tracer | None) -> AbstractContextManager[object]:
+    """Between two rounds that are traced: a call that isn't would cost the second one its instructions."""
+    if TRACES_FROM_THE_NEXT_CALL and isinstance(way, _Tracer):
+        return way.without_point()
+    return nullcontext()
+
+
 class Point(NamedTuple):
     """A point where Python can run a signal handler: the instruction of a function that comes next."""
 
@@ -272,6 +283,10 @@ class _Tracer:
 
     def __exit__(self, *_: object) -> None:
         sys.settrace(None)
+
+    def without_point(self) -> _Tracer:
+        """One that traces the same functions, and raises nothing."""
+        return _Tracer(self._packages, None, 0, None)
 
     def _enter_frame(self, frame: FrameType, event: str, arg: object) -> Any:
         path = frame.f_code.co_filename
