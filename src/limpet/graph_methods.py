@@ -456,15 +456,19 @@ class GraphMethods(ABC, Generic[S]):
 
     ahistory = async_version(history)
 
-    def state_at(self, run_id: str, step: int | None = None) -> S:
-        """The state of a run after a step, or its newest saved state."""
-        return cast(S, self._own_run("state_at", run_id).state(run_id, step))
+    def state_at(self, run_id: str, step: int | None = None, *, branch: str | None = None) -> S:
+        """The state of a run after a step, or its newest saved state; in a branch that is open then, if one is named.
+
+        Branches have the names that `history` has: `papers`, or `page[2]` of a map. Raises `UsageError` for a step or
+        a branch that isn't there.
+        """
+        return cast(S, self._own_run("state_at", run_id).state(run_id, step, branch=branch))
 
     astate_at = async_version(state_at)
 
-    def diff(self, run_id: str, a: int, b: int) -> Difference:
-        """How the state after step `b` differs from the state after step `a`."""
-        return self._own_run("diff", run_id).diff(run_id, a, b)
+    def diff(self, run_id: str, a: int, b: int, *, branch: str | None = None) -> Difference:
+        """How the state after step `b` differs from the state after step `a`; in a branch, as for `state_at`."""
+        return self._own_run("diff", run_id).diff(run_id, a, b, branch=branch)
 
     adiff = async_version(diff)
 

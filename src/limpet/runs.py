@@ -150,10 +150,14 @@ class Runs:
 
     ahistory = async_version(history)
 
-    def state(self, run_id: str, step: int | None = None) -> State:
-        """The state of a run after a step, or its newest saved state."""
+    def state(self, run_id: str, step: int | None = None, *, branch: str | None = None) -> State:
+        """The state of a run after a step, or its newest saved state; in a branch that is open then, if one is named.
+
+        Branches have the names that `history` has: `papers`, or `page[2]` of a map. Raises `UsageError` for a step or
+        a branch that isn't there.
+        """
         progress = viewed_progress(self._client, run_id, step)
-        return as_state(progress, self._plan_for(progress.graph))
+        return as_state(progress, self._plan_for(progress.graph), branch)
 
     astate = async_version(state)
 
@@ -165,10 +169,10 @@ class Runs:
 
     asecrets = async_version(secrets)
 
-    def diff(self, run_id: str, a: int, b: int) -> Difference:
-        """How the state after step `b` differs from the state after step `a`."""
+    def diff(self, run_id: str, a: int, b: int, *, branch: str | None = None) -> Difference:
+        """How the state after step `b` differs from the state after step `a`; in a branch, as for `state`."""
         plan = self._plan_for(self._graph_of(run_id))
-        return difference(self._client, run_id, a, b, plan)
+        return difference(self._client, run_id, a, b, plan, branch)
 
     adiff = async_version(diff)
 

@@ -119,6 +119,24 @@ def test_a_step_in_a_branch_is_listed_with_its_branch(limpet: Command, here: Pat
     assert sorted(nodes) == ["begin", "join", "left", "left/left/first", "left/left/second", "right"]
 
 
+def test_the_state_in_a_branch_is_shown_by_its_name(limpet: Command, here: Path) -> None:
+    """H6: and what a step changed there."""
+    (here / "nested.py").write_text(NESTED)
+    limpet("run", "nested.py:graph", "--id", "n")
+    steps = {each["node"]: each for each in limpet("runs", "history", "n", "--json").data}
+    place = ["--branch", steps["second"]["branch"], "--json"]
+    number = steps["second"]["step"]
+    before = limpet("runs", "state", "n", "--step", str(number - 1), *place).data
+    after = limpet("runs", "state", "n", "--step", str(number), *place).data
+    changes = limpet("runs", "diff", "n", str(number - 1), str(number), *place).data
+    assert after == {**before, "b": 2}
+    assert changes == {"added": {"b": 2}, "removed": {}, "changed": {}}
+    refused = limpet("runs", "state", "n", "--branch", "none")
+    assert refused.code == 2
+    assert "has no branch 'none'" in refused.err
+    assert "limpet runs history n" in refused.err
+
+
 def test_lists_name_no_inner_node(limpet: Command) -> None:
     limpet("run", "flows:flow", "-i", "topic=kelp", "--id", "q", "--detach")
     limpet("run", "flows:flow", "-i", "topic=kelp", "--id", "w")

@@ -49,6 +49,18 @@ def test_runs_requests_and_streams_are_counted() -> None:
         assert len(types) == len(set(types))
 
 
+def test_what_clients_make_up_adds_no_lines() -> None:
+    """H19: methods that HTTP doesn't know are counted together; a path that isn't there is counted, too."""
+    with api() as client:
+        for method in ("BREW", "WHEN", 'P"\\'):
+            assert client.request(method, "/api/v1/runs").status_code == 405
+        assert client.get("/api/v1/none").status_code == 404
+        lines = client.get("/metrics").text.splitlines()
+        assert 'limpet_http_requests_total{method="other",status="405"} 3' in lines
+        assert 'limpet_http_requests_total{method="GET",status="404"} 1' in lines
+        assert sum(line.startswith("limpet_http_requests_total{") for line in lines) == 2
+
+
 def test_all_runs_are_counted_but_not_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """H19: page by page; a store of many runs isn't kept busy by those who ask how many there are."""
     monkeypatch.setattr(metrics, "PAGE_SIZE", 2)

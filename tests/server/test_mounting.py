@@ -81,7 +81,7 @@ def test_the_host_says_who_asks(host: Host, check: Any) -> None:
         assert "/limpet/api/v1/runs" in client.get("/limpet/api/v1/openapi.json").json()["paths"]
         for headers in ({"x-user": "mallory"}, {"x-user": ""}):
             answer = client.get("/limpet/api/v1/runs", headers=headers)
-            assert (answer.status_code, answer.json()["code"]) == (401, "no-token")
+            assert (answer.status_code, answer.json()["code"]) == (401, "not-allowed")
         assert client.get("/api/v1/runs").status_code == 404
 
 
@@ -136,7 +136,7 @@ def test_a_check_may_refuse_with_an_error_of_its_framework(status: int) -> None:
 
     with TestClient(app(MemoryStore(), authenticate=refuse, hosts=None)) as client:
         answer = client.get("/api/v1/runs")
-        assert (answer.status_code, answer.json()["code"]) == (401, "no-token")
+        assert (answer.status_code, answer.json()["code"]) == (401, "not-allowed")
 
 
 @pytest.mark.parametrize("problem", [HTTPException(401), HTTPException(503), RuntimeError("no database")])

@@ -45,7 +45,7 @@ def test_the_document_holds_together() -> None:
             assert reference.startswith("#/components/schemas/")
             assert reference.rpartition("/")[2] in document["components"]["schemas"]
         used = {reference.rpartition("/")[2] for reference in references(document)}
-        assert used | {"File", "EventStream"} >= set(SCHEMAS)
+        assert used | {"File", "Picture", "EventStream"} >= set(SCHEMAS)
         for schema in SCHEMAS.values():
             jsonschema.Draft202012Validator.check_schema(schema)
 
@@ -77,6 +77,33 @@ def test_the_document_says_which_bodies_are_needed() -> None:
             names = [each.name for each in endpoint.body if each.is_required]
             assert body["required"] is bool(names)
             assert body["content"]["application/json"]["schema"]["required"] == names
+
+
+def test_fields_that_are_not_needed_may_be_null() -> None:
+    """H19: as if they were left out; those that are needed may not."""
+    with api() as client:
+        document = client.read("/openapi.json")
+        client.run_until_it_stops("kelp", topic="kelp")
+        for endpoint in ENDPOINTS:
+            if not endpoint.body:
+                continue
+            content = described(document, endpoint)["requestBody"]["content"]["application/json"]
+            for field in endpoint.body:
+                kinds = content["schema"]["properties"][field.name].get("type")
+                if kinds is not None:  # else anything is right
+                    assert ("null" in kinds) is not field.is_required, (endpoint.path, field.name)
+        assert client.act("/runs/kelp/answer", value="yes", answers=None, by=None)["status"] == "queued"
+        assert client.act("/runs/send", 400, run_ids=["kelp"], name=None, value=1)["code"] == "usage"
+
+
+def test_pictures_are_sent_as_the_document_says() -> None:
+    """H19: as SVG."""
+    with api() as client:
+        (endpoint,) = [each for each in ENDPOINTS if each.gives == "Picture"]
+        answers = described(client.read("/openapi.json"), endpoint)["responses"]
+        answer = client.get(filled(endpoint))
+        assert [*answers["200"]["content"]] == [answer.headers["content-type"].partition(";")[0]]
+        assert answer.headers["content-type"].startswith("image/svg+xml")
 
 
 def test_the_document_says_how_streams_are_resumed_and_end() -> None:
@@ -121,7 +148,11 @@ def test_answers_are_as_the_document_says() -> None:
         flow.execute({}, run_id="flow")
         Schedules(client.store).add("nightly", client.graph, every="1h", input={"topic": "moss"})
         for endpoint in ENDPOINTS:
-            if endpoint.method != "GET" or endpoint.gives in ("File", "EventStream") or endpoint.is_public:
+            if (
+                endpoint.method != "GET"
+                or endpoint.gives in ("File", "Picture", "EventStream")
+                or endpoint.is_public
+            ):
                 continue
             for run_id in ("kelp", "flow") if "{run_id}" in endpoint.path else ("none",):
                 path = filled(endpoint, run_id=run_id, name="nightly")

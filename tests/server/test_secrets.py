@@ -32,7 +32,7 @@ from limpet.journal.encoding import user_types
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
 from limpet.server.values import shown_value, size_of
-from support.http_api import CANARY, Client, filled, plain, required
+from support.http_api import CANARY, Client, api, filled, plain, required
 from support.http_server import API, TOKEN, Events, served
 
 FORMS = (CANARY, b64encode(CANARY.encode()).decode().rstrip("="))
@@ -293,6 +293,28 @@ def test_no_answer_to_a_change_has_a_secret() -> None:
             assert answer.status_code < 500, answer.text
             assert not any(form in answer.text for form in FORMS), answer.text
         assert sum(answer.status_code == 200 for answer in answers) >= 5
+
+
+@pytest.mark.parametrize("value", [MASK, {"key": MASK}, [1, [{"a": [MASK]}]]])
+def test_a_mask_that_is_sent_back_replaces_no_secret(value: Any) -> None:
+    """H19: it is refused wherever a value goes, at any depth."""
+    with api() as client:
+        client.run_until_it_stops("kelp", topic="kelp")
+        before = client.read("/runs/kelp")
+        for path, body in (
+            ("/runs/kelp/fork", {"step": 1, "update": {"password": value}}),
+            ("/runs/fork", {"run_ids": ["kelp"], "update": {"password": value}}),
+            ("/runs/kelp/answer", {"value": value}),
+            ("/runs/kelp/answer", {"answers": {"q": value}}),
+            ("/runs/kelp/send", {"name": "note", "value": value}),
+            ("/graphs/article/runs", {"input": {"topic": value}}),
+            ("/schedules", {"name": "s", "graph": "article", "every": "1h", "input": {"topic": value}}),
+        ):
+            problem = client.act(path, 400, **body)
+            assert (problem["code"], MASK in problem["detail"]) == ("usage", True), path
+        assert client.read("/runs/kelp") == before
+        assert len(client.read("/runs")["runs"]) == 1
+        assert client.read("/schedules")["schedules"] == []
 
 
 def test_a_run_with_secrets_is_not_exported_over_http() -> None:

@@ -165,11 +165,15 @@ def _add_runs_verbs(verbs: Verbs) -> None:
     _add_run_verb(verbs, "history", "runs:history", "the steps of a run")
     state = _add_run_verb(verbs, "state", "runs:state", "the state of a run, now or after a step")
     state.add_argument("--step", type=int, help="after this step (default: the newest)")
+    state.add_argument(
+        "--branch", metavar="NAME", help="in this branch, as history names it, such as page[2]"
+    )
     state.add_argument("--key", help="only the value of this key")
     state.add_argument("--reveal", action="store_true", help="show secret values")
     diff = _add_run_verb(verbs, "diff", "runs:diff", "what changed between two steps")
     diff.add_argument("a", type=int, metavar="STEP")
     diff.add_argument("b", type=int, metavar="STEP")
+    diff.add_argument("--branch", metavar="NAME", help="in this branch, as history names it")
     diff.add_argument("--reveal", action="store_true", help="show secret values")
     _add_watch_options(_add_run_verb(verbs, "watch", "watch:watch", "follow a run until it stops"))
     fork = _add_run_verb(

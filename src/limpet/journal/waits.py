@@ -41,9 +41,11 @@ SHORTEST_WAIT = 0.001
 # Names in a MOVE record that aren't fields of a `Progress`. They are part of the stored format.
 RESUME = "going_on"
 """A run is resumed; the value has the answers to its questions by id. See `resume`."""
-ANSWERED_BY = "answered_by"
 ANSWER = "answered"
 """Questions are answered while the run is under way; the value has the answers by id. See `answer`."""
+ANSWERED_BY = "answered_by"
+"""Who gave the answers, if that is known: names by the ids of questions, or by `APPROVAL` if nothing was asked."""
+APPROVAL = ""
 EXPIRE = "time_passed"
 """Deadlines have passed; the value lists the ids of the questions. See `expire_questions`."""
 RETRY_BRANCHES = "section_again"
@@ -54,12 +56,10 @@ RECEIVE = "taken"
 """A node takes a letter; the value is the node's path, the box, the call's key, whether it is too late: `receive`."""
 EXPIRE_WAITS = "waits_over"
 """The deadlines of waits for letters have passed; the value is the time up to which. See `expire_waits`."""
-
 END_JOINS = "joined"
 """Child runs have ended, or are to be looked at again; the value lists their ids. See `end_joins`."""
 CALL_AGAIN = "called_again"
 """The nodes that wait for child runs are called again meanwhile; the value lists the children. See `call_again`."""
-
 ASK_AGAIN = "slots_asked"
 """Nodes that wait for slots ask again; the value lists the places in line, each with its limit. See `ask_again`."""
 

@@ -136,7 +136,7 @@ def app(
     ]
     middleware = [Middleware(_EncodedPath)]
     application = Starlette(
-        routes=routes, middleware=middleware, exception_handlers={HTTPException: _no_route}
+        routes=routes, middleware=middleware, exception_handlers={HTTPException: answering.no_route}
     )
     # It would send clients to whatever the `Host` of their request names, before that is checked.
     application.router.redirect_slashes = False
@@ -198,6 +198,15 @@ class _Answering:
         """The OpenAPI document."""
         return await self.reporting(self._show_document)(request)
 
+    async def no_route(self, request: Request, problem: Exception) -> Response:
+        """A path that doesn't exist, or a method that it doesn't have."""
+        status = getattr(problem, "status_code", 500)
+        what = f"there is no {request.method} {request.url.path[:200]!r} here"
+        response = _problem(problem_details(HttpProblem(status, "no-route", what)))
+        response.headers.update(getattr(problem, "headers", None) or {})
+        self._metrics.note_request(request.method, status, 0.0)
+        return response
+
     def reporting(self, answer: Handler) -> Handler:
         """The same, with errors reported as problem details, and counted."""
 
@@ -242,7 +251,7 @@ class _Answering:
         else:
             user = await self._guard.user_of(headers, request.cookies)
             if user is None:
-                raise HttpProblem(401, "no-token", self._guard.demand)
+                raise self._guard.refusal
         if endpoint is not None and endpoint.changes and self._service.read_only:
             raise HttpProblem(403, "read-only", "the server is read-only")
         return user
@@ -352,12 +361,3 @@ def _problem(details: dict[str, Any]) -> Response:
     if details["status"] == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(to_bytes(details), details["status"], headers, MEDIA_TYPE)
-
-
-async def _no_route(request: Request, problem: Exception) -> Response:
-    """A path that doesn't exist, or a method that it doesn't have."""
-    status = getattr(problem, "status_code", 500)
-    what = f"there is no {request.method} {request.url.path[:200]!r} here"
-    response = _problem(problem_details(HttpProblem(status, "no-route", what)))
-    response.headers.update(getattr(problem, "headers", None) or {})
-    return response

@@ -13,17 +13,18 @@ from typing import Any, Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import RunInfo, info_at_last_stop
-from limpet.engine.operations.stored_state import secrets_of, stored_secrets, viewed_progress
+from limpet.engine.operations.stored_state import secrets_of, state_in, stored_secrets, viewed_progress
 from limpet.errors import DamagedRecord, UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.frontends.run_facts import run_facts
+from limpet.graphs.secrets import MASK
 from limpet.journal.store import Store
 from limpet.runs import Runs
 from limpet.schedules import Schedules
 from limpet.server.run_changes import RunChanges
 from limpet.server.run_counts import RecentAnswers, StatusCounts
 from limpet.server.timeline import Timelines
-from limpet.server.values import LARGE, shown_values, size_of
+from limpet.server.values import LARGE, holds_mask, parts_of, shown_values, size_of
 
 TEXT: Final = "text"
 TEXTS: Final = "texts"
@@ -69,6 +70,9 @@ class Parameter(NamedTuple):
     is_required: bool = False
 
 
+ANSWERS_AS: Final = Parameter("by", TEXT, "who answers or approves, for the history: unless the server knows")
+
+
 class Service(NamedTuple):
     """What requests are answered from: the runs in a store, and the graphs whose code is known here, by name."""
 
@@ -81,11 +85,11 @@ class Service(NamedTuple):
     counts: RecentAnswers[StatusCounts]
     read_only: bool = False
 
-    def state(self, run_id: str, step: int | None = None) -> StoredState:
-        """The state of a run after a step, or its newest saved state."""
+    def state(self, run_id: str, step: int | None = None, branch: str | None = None) -> StoredState:
+        """The state of a run after a step, or its newest saved state; that of a branch, if one is named."""
         progress = viewed_progress(client_for(self.store), run_id, step)
         secrets = secrets_of(progress) | self.known_secrets(progress.graph)
-        return StoredState(dict(progress.state_so_far()), secrets)
+        return StoredState(dict(state_in(progress, branch)), secrets)
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The secret keys of a run, as far as they can be known. Raises `RunNotFound`."""
@@ -130,6 +134,11 @@ class ApiRequest(NamedTuple):
     """The body, for a route that takes a file."""
     user: str = ""
     """Who makes it, as far as the server knows: what the host's own check gave."""
+
+    @property
+    def answers_as(self) -> str | None:
+        """Who will be known to have answered: the user whom the server knows, else whom the request names."""
+        return self.user or self.values.get("by") or None
 
     @property
     def run_id(self) -> str:
@@ -276,13 +285,7 @@ def _check_depth(body: Any) -> None:
     """Raise `UsageError` for a body that is nested too deeply. It isn't walked recursively."""
     level = [body]
     for _ in range(MAX_DEPTH):
-        parts: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                parts += each.values()
-            elif isinstance(each, list):
-                parts += each
-        level = parts
+        level = [each for part in level for each in parts_of(part)]
         if not level:
             return
     raise UsageError(f"the body of the request is nested more than {MAX_DEPTH} levels deep")
@@ -322,6 +325,11 @@ def _check_value(parameter: Parameter, value: Any) -> None:
             fits = isinstance(value, dict)
     for text in _texts_of(parameter, value, fits):
         check_text(parameter.name, text)
+    if parameter.kind in (OBJECT, ANYTHING) and holds_mask(value):
+        raise UsageError(
+            f"the field {parameter.name!r} has {MASK!r}, which is shown in place of a secret: stored, it would "
+            "replace the secret. Give the value, or leave its key out"
+        )
     if not fits:
         wanted = {TEXTS: "a list of texts", FLAG: "true or false", INTEGER: "a whole number"}
         raise UsageError(f"the field {parameter.name!r} must be {wanted.get(parameter.kind, parameter.kind)}")

@@ -7,7 +7,7 @@ from threading import Lock
 from typing import Final
 
 from limpet.engine.leases.lease_client import client_for
-from limpet.errors import LimpetError
+from limpet.errors import UsageError
 from limpet.journal.run_filter import PAGE_SIZE, RunFilter
 from limpet.runs import Runs
 from limpet.server.endpoint import Service
@@ -15,6 +15,9 @@ from limpet.server.run_counts import RecentAnswers, count_shown
 from limpet.version import VERSION
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""The methods of requests that are counted by name."""
 
 COUNTS_LAST: Final = 15.0
 """Seconds for which the numbers of runs are good enough, at least."""
@@ -36,8 +39,9 @@ class Metrics:
 
     def note_request(self, method: str, status: int, seconds: float) -> None:
         """A request was answered."""
+        known = method if method in METHODS else "other"  # else clients could make any number of lines
         with self._lock:
-            self._requests[method, status] += 1
+            self._requests[known, status] += 1
             self._seconds += seconds
 
     def note_stream(self, change: int) -> None:
@@ -86,7 +90,7 @@ def _workers(runs: Runs) -> list[str]:
     try:
         workers = runs.workers()
         unserved = runs.unserved()
-    except LimpetError:
+    except UsageError:
         return []  # a store without documents knows no workers
     live = [worker for worker in workers if worker.is_live]
     waiting = sum(lane.runs for lane in unserved)

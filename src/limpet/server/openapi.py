@@ -74,7 +74,9 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         }
     ),
     "StepPage": _object({"steps": _list_of("Step"), "next": {"type": ["integer", "null"]}}),
-    "State": _object({"values": _OBJECT, "large": _SIZES, "not_json": _TEXTS_BY_KEY}),
+    "State": _object(
+        {"values": _OBJECT, "large": _SIZES, "not_json": _TEXTS_BY_KEY, "incomplete": _TEXTS_BY_KEY}
+    ),
     "Sizes": _object({"sizes": _SIZES}),
     "Task": _object(
         {"task": _TEXT, "depends_on": {"type": "array", "items": _TEXT}, "status": _OPTIONAL_TEXT},
@@ -145,6 +147,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "answers": _OBJECT,
             "by": {"type": "object", "additionalProperties": _TEXT},
             "answered": {"type": "object", "additionalProperties": _NUMBER},
+            "approved_by": _OPTIONAL_TEXT,
             "output": {"type": "array", "items": _OBJECT},
             "more_output": {"type": "boolean"},
         }
@@ -202,6 +205,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         run_id=_TEXT,
     ),
     "File": {"type": "string", "format": "binary"},
+    "Picture": _TEXT,
     "EventStream": {
         "type": "string",
         "description": (
@@ -220,7 +224,11 @@ LAST_EVENT_ID: Final = {
     "schema": _TEXT,
 }
 
-MEDIA_TYPES: Final = {"File": "application/octet-stream", "EventStream": "text/event-stream"}
+MEDIA_TYPES: Final = {
+    "File": "application/octet-stream",
+    "Picture": "image/svg+xml",
+    "EventStream": "text/event-stream",
+}
 """The answers that aren't JSON."""
 
 
@@ -263,7 +271,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         content: dict[str, Any] = {"application/octet-stream": {"schema": SCHEMAS["File"]}}
         operation["requestBody"] = {"required": True, "content": content}
     elif endpoint.body:
-        fields = {each.name: {**KINDS[each.kind], "description": each.about} for each in endpoint.body}
+        fields = {each.name: _field(each) for each in endpoint.body}
         required = [each.name for each in endpoint.body if each.is_required]
         schema = {"type": "object", "properties": fields, "required": required, "additionalProperties": False}
         operation["requestBody"] = {
@@ -277,6 +285,14 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     if endpoint.is_public:
         operation["security"] = []
     return operation
+
+
+def _field(parameter: Parameter) -> dict[str, Any]:
+    """What a field of a body may be: one that isn't needed may also be null, as if it was left out."""
+    described = {**KINDS[parameter.kind], "description": parameter.about}
+    if "type" in described and not parameter.is_required:
+        described["type"] = [described["type"], "null"]
+    return described
 
 
 def _path_parameters(endpoint: Endpoint) -> list[dict[str, Any]]:

@@ -65,11 +65,11 @@ class Guard(NamedTuple):
     hosts: Collection[str] | None = LOOPBACK
 
     @property
-    def demand(self) -> str:
-        """What is said to who isn't known."""
+    def refusal(self) -> HttpProblem:
+        """What is said to a client that isn't known."""
         if self.token is None:
-            return "the application of which this is a part doesn't allow the request"
-        return "give the token of the server: Authorization: Bearer …"
+            return HttpProblem(401, "not-allowed", "the application of which this is a part doesn't allow it")
+        return HttpProblem(401, "no-token", "give the token of the server: Authorization: Bearer …")
 
     def check_host(self, headers: Mapping[str, str]) -> None:
         """Raise for a request under a name that the server isn't meant to be reached under."""

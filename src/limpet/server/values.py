@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from math import isfinite
 from typing import Any, Final, TypeVar
@@ -134,6 +134,44 @@ def _foreign_type(values: Iterable[Any]) -> str:
         elif kind not in (str, int, float, bool, type(None)):
             return getattr(value, "class_name", kind.__name__)
     return ""
+
+
+def incomplete(shown: Mapping[str, Any]) -> dict[str, str]:
+    """The keys of shown values of which a part is hidden, each with the reason: sent back, that part would be lost.
+
+    A value that is hidden as a whole isn't one of them: it can be replaced by another.
+    """
+    reasons = {key: _hidden_part(value) for key, value in shown.items() if value != MASK}
+    return {key: reason for key, reason in reasons.items() if reason}
+
+
+def _hidden_part(shown: Any) -> str:
+    if holds_mask(shown):
+        return "a secret is in it"
+    # The very object, as a text of the user may look like it.
+    is_cut = any(part is TOO_DEEP for part in all_parts(shown))
+    return "it has too many levels" if is_cut else ""
+
+
+def holds_mask(shown: Any) -> bool:
+    """Whether anything in a shown value, or in what a client has sent, is the mask of a secret."""
+    return any(part == MASK for part in all_parts(shown))
+
+
+def all_parts(value: Any) -> Iterator[Any]:
+    """A value of JSON and all that is in it, at any depth."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        yield part
+        waiting += parts_of(part)
+
+
+def parts_of(value: Any) -> Iterable[Any]:
+    """What is right inside of a list or an object of JSON."""
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def without_large(values: Mapping[Key, Any]) -> tuple[dict[Key, Any], dict[Key, int]]:

@@ -37,6 +37,19 @@ def test_the_history_has_who_answered(any_store: Any, held: bool, by: str | None
     assert who_answered(graph) == [by and {question: by}]
 
 
+@pytest.mark.parametrize("by", ["ann", None])
+def test_the_history_has_who_approved(any_store: Any, by: str | None) -> None:
+    """H19: a run that was interrupted, and asks nothing."""
+    graph = chain(None, None).compile(store=any_store, preserve=True, interrupt_before=["n2"])
+    with pytest.raises(RunPaused):
+        graph.execute({}, run_id="r")
+    graph.get("r").answer(by=by)
+    assert graph.recover() == ["r"]
+    events = [event for event in graph.get("r").events() if event["type"] in ("answer", "resume")]
+    assert [(event["type"], event.get("by")) for event in events] == [("resume", by)]
+    assert graph.verify("r").ok
+
+
 @pytest.mark.parametrize("held", [False, True], ids=["stored", "posted"])
 @pytest.mark.parametrize("by", [42, b"ann", ["ann"], object()])
 def test_who_answers_is_a_text(held: bool, by: Any) -> None:

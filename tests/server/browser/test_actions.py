@@ -6,11 +6,11 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
-from limpet import MemoryStore, Runs, StateGraph, open_store, receive
+from limpet import MemoryStore, Runs, StateGraph, open_store, receive, secret
 from limpet.cli.main import main
 from support import sample_runs
 from support.browser import Locator, Page, Visitor, expect
@@ -94,6 +94,26 @@ def test_a_run_is_forked_with_edits_and_compared(numbers: Any, serve: Any, visit
     expect(changes.filter(has_text="big")).to_contain_text(f"{BIG} → {BIG + 1}")
     page.get_by_role("heading", name="numbers-2").get_by_role("link").click()
     expect(page.get_by_text("forked from numbers-1")).to_be_visible()
+
+
+def test_what_would_lose_a_secret_is_not_edited_in_a_fork(serve: Any, visitor: Visitor) -> None:
+    """H20: a value with a secret in it is only shown; a secret as a whole can be replaced."""
+    store = MemoryStore()
+    graph = StateGraph({"key": Annotated[str, secret], "sent": dict, "more": int}, name="secretive")
+    graph.add_node("begin", lambda state: {"key": "one", "sent": {"key": "one", "n": 1}, "more": 1})
+    graph.set_entry_point("begin").set_finish_point("begin")
+    graph.compile(store=store, preserve=True, allow_plain_text_secrets=True).execute({}, run_id="s-1")
+    page = visitor.open(serve(store, [graph]), "/runs/s-1")
+    page.get_by_role("treeitem", name="begin").click()
+    page.get_by_role("button", name="fork after it").click()
+    dialog = page.get_by_role("dialog", name="Fork s-1")
+    expect(dialog.get_by_role("textbox", name="sent")).not_to_be_editable()
+    expect(dialog.get_by_text("can't be edited: a secret is in it")).to_be_visible()
+    dialog.get_by_role("textbox", name="key", exact=True).fill('"two"')
+    dialog.get_by_role("textbox", name="id of the new run").fill("s-2")
+    dialog.get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("heading", name="s-2")).to_be_visible()
+    assert graph.get("s-2").state == {"key": "two", "sent": {"key": "one", "n": 1}, "more": 1}
 
 
 def test_the_python_of_a_fork_does_the_same(numbers: Any, serve: Any, visitor: Visitor) -> None:
@@ -216,8 +236,11 @@ def test_a_run_is_approved_and_gets_a_message(serve: Any, visitor: Visitor) -> N
     dialog = asked(page, "approve", "Approve")
     command, python = code_of(dialog)
     assert command == ["answer", "--detach", "gated-1"]
+    dialog.get_by_role("textbox", name="as").fill("Ann")
     dialog.get_by_role("button", name="Approve").click()
     status(page, "completed")
+    page.get_by_role("treeitem", name="end").click()
+    expect(page.get_by_text("approved by Ann")).to_be_visible()
 
 
 def test_a_run_is_exported_and_the_file_imported(

@@ -77,6 +77,22 @@ def test_a_step_shows_what_it_changed(samples: Any, serve: Any, visitor: Visitor
     expect(page.get_by_role("main")).not_to_contain_text("sk-not-to-be-seen")
 
 
+def test_a_step_of_a_branch_shows_what_it_changed_there(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: in its own state, which the main one doesn't have; and how to read that elsewhere."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/papers-4")
+    step(page, "read").click()
+    expect(inspector(page).get_by_role("tab", name="changed")).to_have_attribute("aria-selected", "true")
+    expect(key_of(page, "ratings")).to_contain_text("0 → 2 items")
+    inspector(page).get_by_role("tab", name="state").click()
+    expect(inspector(page)).to_contain_text("found")  # by the step before it, in the same branch
+    inspector(page).get_by_text("The same as a command line and in Python").click()
+    code = inspector(page).get_by_role("figure")
+    expect(code.first).to_contain_text("--branch papers papers-4")
+    names: dict[str, Any] = {"STORE": samples.store}
+    exec(code.last.locator("code").inner_text().replace("runs.state", "found = runs.state"), names)
+    assert names["found"]["ratings"] == [3, 5]
+
+
 def test_what_a_step_emitted_is_shown_with_it(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20."""
     page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/kelp-1")

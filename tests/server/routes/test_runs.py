@@ -13,6 +13,7 @@ import pytest
 from limpet import StateGraph, open_store, pause
 from limpet.server import run_counts
 from limpet.server.routes import runs as routes
+from support.graphs import asking, chain
 from support.http_api import Client, api, plain
 from support.http_server import API
 from support.waiting import until
@@ -105,6 +106,28 @@ def test_many_runs_are_changed_with_an_outcome_each() -> None:
         assert client.act("/runs/delete", run_ids=["run-2", "none"])["failed"] == 1
         assert client.act("/runs/delete", graph="article", all_runs=False)["done"] == 4
         assert client.read("/runs")["runs"] == []
+
+
+def test_who_answers_and_approves_many_runs_is_in_their_history() -> None:
+    """H19: as the request says; where the server knows who makes it, that counts."""
+
+    def made(store: Any) -> StateGraph:
+        return chain(asking(), None).compile(store=store, preserve=True, interrupt_before=["n2"])
+
+    for options, by in (({}, "Ann"), ({"authenticate": lambda headers: "Bo"}, "Bo")):
+        with api(made, **options) as client:
+            if options:
+                client.forget_token()
+            client.run_until_it_stops("r")
+            assert client.act("/runs/answer", run_ids=["r"], value="yes", by="Ann")["done"] == 1
+            client.graph.recover()
+            assert client.act("/runs/answer", run_ids=["r"], by="Ann")["done"] == 1
+            (answered,) = client.read("/runs/r/events", type="answer")["events"]
+            (approved,) = client.read("/runs/r/events", type="resume")["events"]
+            assert [*answered["by"].values(), approved["by"]] == [by, by]
+            rows = client.read("/runs/r/timeline")["rows"]
+            details = [client.read(f"/runs/r/timeline/{row['id']}") for row in rows]
+            assert [(*each["by"].values(), each["approved_by"]) for each in details] == [(by, None), (by,)]
 
 
 def test_an_update_of_many_is_merged_by_their_graphs() -> None:

@@ -10,8 +10,8 @@ from limpet import MemoryStore, State, StateGraph, Workflow, pause, secret
 from limpet.engine.operations import stored_state
 from limpet.graphs.secrets import MASK
 from limpet.server import values
-from support.graphs import loop
-from support.http_api import api, plain
+from support.graphs import fan, loop, single
+from support.http_api import CANARY, api, plain
 
 
 def test_a_state_is_read_at_any_step() -> None:
@@ -60,6 +60,55 @@ def test_the_states_of_two_runs_are_compared() -> None:
         assert client.read("/runs/one/compare", 404, **{"with": "none"})["code"] == "run-not-found"
 
 
+def test_states_of_branches_are_read_by_their_names() -> None:
+    """H19: as the history has them; a large value of one when it is asked for."""
+
+    def made(store: Any) -> StateGraph:
+        branches = {"a": [lambda state: {"one": 1}, lambda state: {"text": "x" * 50_000}], "b": None}
+        return fan(branches, lambda state: {}).compile(store=store, preserve=True)
+
+    with api(made) as client:
+        client.run_until_it_stops("r")
+        steps = {each["node"]: each["step"] for each in client.read("/runs/r/history")["steps"]}
+        assert client.read("/runs/r/state", step=steps["a"])["values"] == {}
+        assert client.read("/runs/r/state", step=steps["a"], branch="a")["values"] == {"one": 1}
+        second = {"a": steps["a2"] - 1, "b": steps["a2"], "branch": "a"}
+        assert client.read("/runs/r/diff", **second)["changes"]["text"] == {
+            "change": "added",
+            "after_size": 50_000,
+        }
+        whole = client.read("/runs/r/diff", **second, key="text")["changes"]["text"]
+        assert len(whole["after"]) == 50_000
+        assert client.read("/runs/r/sizes", step=steps["a2"], branch="a")["sizes"] == {
+            "one": 1,
+            "text": 50_000,
+        }
+        assert client.read("/runs/r/state", step=steps["a2"], branch="a", key="one")["values"] == {"one": 1}
+        assert "has no branch 'c'" in client.read("/runs/r/state", 400, step=steps["a"], branch="c")["detail"]
+        assert "has no branch 'a'" in client.read("/runs/r/state", 400, branch="a")["detail"]
+
+
+def test_a_state_names_the_values_of_which_a_part_is_hidden() -> None:
+    """H19: so that they aren't sent back without it. A secret as a whole isn't one: it can be replaced."""
+    deep: Any = 1
+    for _ in range(200):
+        deep = [deep]
+
+    def made(store: Any) -> StateGraph:
+        schema = {"key": Annotated[str, secret], "kept": Any, "deep": Any, "plain": Any}
+        values = {"key": CANARY, "kept": [{"key": CANARY, "n": 1}], "deep": deep, "plain": [{"n": 1}]}
+        graph = single(lambda state: values, schema=schema)
+        return graph.compile(store=store, preserve=True, allow_plain_text_secrets=True)
+
+    with api(made) as client:
+        client.run_until_it_stops("r")
+        found = client.read("/runs/r/state")
+        assert found["incomplete"] == {"kept": "a secret is in it", "deep": "it has too many levels"}
+        assert client.read("/runs/r/state", key="kept")["incomplete"] == {"kept": "a secret is in it"}
+        assert client.read("/runs/r/state", key="plain")["incomplete"] == {}
+        assert CANARY not in str(found)
+
+
 def test_large_values_are_sent_when_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """H19: until then their sizes are; and one that is too large for an answer is refused."""
     with api(plain(lambda state: {"text": "x" * 100_000, "small": 1})) as client:
@@ -68,6 +117,7 @@ def test_large_values_are_sent_when_they_are_asked_for(monkeypatch: pytest.Monke
             "values": {"small": 1},
             "large": {"text": 100_000},
             "not_json": {},
+            "incomplete": {},
         }
         assert len(client.read("/runs/r/state", key="text")["values"]["text"]) == 100_000
         assert client.read("/runs/r/sizes")["sizes"] == {"small": 1, "text": 100_000}

@@ -154,7 +154,7 @@ def history(args: Namespace, output: Output) -> int:
 def state(args: Namespace, output: Output) -> int:
     """The state of a run."""
     runs = find_run(args, output)
-    found = masked(dict(runs.state(args.run, args.step)), _masked_keys(runs, args))
+    found = masked(dict(runs.state(args.run, args.step, branch=args.branch)), _masked_keys(runs, args))
     if args.key is not None:
         if args.key not in found:
             keys = ", ".join(map(repr, found)) or "none"
@@ -179,7 +179,7 @@ def diff(args: Namespace, output: Output) -> int:
     """What changed between two steps."""
     runs = find_run(args, output)
     hidden = _masked_keys(runs, args)
-    found = runs.diff(args.run, args.a, args.b)
+    found = runs.diff(args.run, args.a, args.b, branch=args.branch)
     added = masked(dict(found.added), hidden)
     removed = masked(dict(found.removed), hidden)
     changed = masked(dict(found.changed), hidden)

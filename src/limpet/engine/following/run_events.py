@@ -24,6 +24,7 @@ from limpet.journal.waits import (
     ADVANCE,
     ANSWER,
     ANSWERED_BY,
+    APPROVAL,
     ARRIVAL,
     DELIVER,
     EXPIRE,
@@ -194,11 +195,11 @@ class EventMaker:
         is_resume = RESUME in changes or EXPIRE in changes or changes.get("status") == RUNNING
         if expired:
             yield "deadline", {"questions": list(expired)}
+        by = changes.get(ANSWERED_BY, {})
         if answers:
-            by = {"by": dict(changes[ANSWERED_BY])} if changes.get(ANSWERED_BY) else {}
-            yield "answer", {"answers": self._shown_answers(answers), **by}
+            yield "answer", {"answers": self._shown_answers(answers), **({"by": dict(by)} if by else {})}
         elif is_resume and not expired:
-            yield "resume", {}
+            yield "resume", {"by": by[APPROVAL]} if APPROVAL in by else {}
         yield from self._letters(changes)
         yield from self._flow_changes(branch, changes.get(ADVANCE, {}))
         self.root.close([*answers, *expired])

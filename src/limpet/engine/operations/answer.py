@@ -22,7 +22,7 @@ from limpet.journal.inbox import answer_post, is_answer_to, is_cancel
 from limpet.journal.progress import Progress
 from limpet.journal.reader import Point, ViewedTail, read_progress_and_weight
 from limpet.journal.store import CANCELLED, PAUSED, PostsWaiting, Tail
-from limpet.journal.waits import ANSWERED_BY, EXPIRE, RESUME
+from limpet.journal.waits import ANSWERED_BY, APPROVAL, EXPIRE, RESUME
 from limpet.journal.writer import JournalWriter, summary
 
 
@@ -73,7 +73,7 @@ def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, giv
     progress.count_crashes(held.crashes)
     changes: dict[str, Any] = {EXPIRE: overdue, RESUME: answers}
     if given.by is not None:
-        changes[ANSWERED_BY] = dict.fromkeys(answers, given.by)
+        changes[ANSWERED_BY] = dict.fromkeys(answers or [APPROVAL], given.by)
     writer.add_move(progress, changes, time())
     # Due at once, or when the next timer is: that is when a supervisor finds the run.
     due = progress.due() or 0.0

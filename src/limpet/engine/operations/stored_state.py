@@ -18,6 +18,7 @@ from limpet.graphs.plan import Plan
 from limpet.graphs.secrets import MaskedDict
 from limpet.graphs.state import LiveState, State
 from limpet.journal.encoding.codec import encode
+from limpet.journal.open_parallel_section import Key
 from limpet.journal.progress import Progress
 from limpet.journal.reader import (
     Checkpoint,
@@ -130,15 +131,48 @@ def viewed_tail(client: LeaseClient, run_id: str) -> tuple[RunHead, Progress]:
     return tail.head, progress
 
 
-def as_state(progress: Progress, plan: Plan | None) -> State:
-    """The state of a stored run as users get it: of the graph's own kind, if its plan is given."""
-    data = progress.state_so_far()
-    if plan is None:
+def state_in(progress: Progress, branch: str | None = None) -> dict[str, Any]:
+    """The state of a run; or that of a branch, by the name that steps have it under. Raises `UsageError`.
+
+    A branch is there from the step after which it was opened until the step that joins it.
+    """
+    if not branch:
+        return progress.state_so_far()
+    found = _open_branch(progress, branch)
+    if found.done:
+        return found.branch_state()
+    if found.start is not None:  # it hasn't begun
+        return {**(found.base or {}), **found.start}
+    return found.state_so_far()
+
+
+def _open_branch(progress: Progress, name: str) -> Progress:
+    """The innermost branch that has this name: a task has it, and so has the graph that the task runs."""
+    found: Progress | None = None
+    level: list[tuple[tuple[Key, ...], Progress]] = [((), progress)]
+    while level:
+        inside = []
+        for path, scope in level:
+            if path and progress.path_name(path) == name:
+                found = scope
+            if scope.section is not None:
+                inside += [((*path, key), child) for key, child in scope.section.children.items()]
+        level = inside
+    if found is None:
+        raise UsageError(
+            f"run {progress.run_id!r} has no branch {name!r} after step {progress.step}"
+        ).with_advice("history() lists its steps, with their branches", "history")
+    return found
+
+
+def as_state(progress: Progress, plan: Plan | None, branch: str | None = None) -> State:
+    """The state of a stored run, or of a branch: of the graph's own kind, if its plan is given."""
+    data = state_in(progress, branch)
+    secrets = secrets_of(progress) if plan is None else plan.secrets
+    if plan is None or branch:  # a graph inside of a node has a schema of its own
         live = LiveState.from_data(data)
-        secrets = secrets_of(progress)
     else:
         live = plan.schema.live_class.from_data(data, plan.schema)
-        secrets = plan.secrets
     live.run_id = progress.run_id
     live.checkpoint_node = progress.made_by
     live._at = progress.at
@@ -149,14 +183,17 @@ def as_state(progress: Progress, plan: Plan | None) -> State:
     return live._copy()
 
 
-def difference(client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | None) -> Difference:
-    """How the state after step `b` differs from that after step `a`. Printing it masks the secrets.
+def difference(
+    client: LeaseClient, run_id: str, a: int, b: int, plan: Plan | None, branch: str | None = None
+) -> Difference:
+    """How the state after step `b` differs from that after step `a`; in a branch, if one is named.
 
-    The plan knows which keys are secret; without it, they are those that were when the run was created.
+    Printing it masks the secrets. The plan knows which keys are secret; without it, they are those that were when
+    the run was created.
     """
-    old = _progress_at(client, run_id, a, ViewedTail).state_so_far()
+    old = state_in(_progress_at(client, run_id, a, ViewedTail), branch)
     newer = _progress_at(client, run_id, b, ViewedTail)
-    new = newer.state_so_far()
+    new = state_in(newer, branch)
     added = {key: value for key, value in new.items() if key not in old}
     removed = {key: value for key, value in old.items() if key not in new}
     # Encoded bytes are compared, as values of users' types need not have a useful `==`.

@@ -141,7 +141,7 @@ ENDPOINTS: Final = (
         "/graphs/{graph}/picture",
         picture,
         "A graph as SVG",
-        "File",
+        "Picture",
         query=(Parameter("run_id", TEXT, "mark how far this run has come"),),
     ),
     Endpoint(

@@ -70,6 +70,7 @@ def _happened(found: RowEvents, secrets: frozenset[str]) -> dict[str, Any]:
         "answers": shown_event({"answers": found.answers}, secrets, whole=True)["answers"],
         "by": found.answered_by,
         "answered": found.answered_at,
+        "approved_by": found.approved_by,
         "output": [{name: each[name] for name in OUTPUT if name in each} for each in output],
         "more_output": found.emitted > len(output),
     }

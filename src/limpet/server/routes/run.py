@@ -17,6 +17,7 @@ from limpet.journal.export import ExportedRun
 from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.store import RUNNING
 from limpet.server.endpoint import (
+    ANSWERS_AS,
     ANYTHING,
     FLAG,
     INTEGER,
@@ -33,7 +34,7 @@ from limpet.server.endpoint import (
 )
 from limpet.server.problems import HttpProblem
 from limpet.server.timeline import MAX_ROWS
-from limpet.server.values import shown_value
+from limpet.server.values import all_parts, shown_value
 
 RUN_FILE: Final = "application/octet-stream"
 
@@ -61,10 +62,9 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer what a run asks, or approve it."""
     runs = request.service.runs
     values = request.values
-    by = request.user or values.get("by") or None
     value = values.get("value", NOT_GIVEN)
     runs.get(request.run_id)  # raises for the id of a checkpoint, which `answer` would take
-    runs.answer(request.run_id, value, answers=values.get("answers"), by=by)
+    runs.answer(request.run_id, value, answers=values.get("answers"), by=request.answers_as)
     return show(request)
 
 
@@ -141,22 +141,12 @@ def _has_secrets(exported: ExportedRun) -> bool:
     if not exported.records:
         return False
     tail = ViewedTail(exported.head(), 1, exported.records)
-    return any(_has_mask(shown_value(record)) for _, record in read_records(tail))
+    parts = (part for _, record in read_records(tail) for part in all_parts(shown_value(record)))
+    return any(part == MASK or _is_secret_question(part) for part in parts)
 
 
-def _has_mask(shown: Any) -> bool:
-    waiting = [shown]
-    while waiting:
-        part = waiting.pop()
-        if part == MASK:
-            return True
-        if isinstance(part, list):
-            waiting += part
-        elif isinstance(part, dict):
-            if part.get("secret") is True and "prompt" in part:
-                return True
-            waiting += part.values()
-    return False
+def _is_secret_question(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("secret") is True and "prompt" in part
 
 
 def import_(request: ApiRequest) -> dict[str, Any]:
@@ -210,7 +200,7 @@ ENDPOINTS: Final = (
         body=(
             Parameter("value", ANYTHING, "the answer to the open question"),
             Parameter("answers", OBJECT, "answers by the ids of questions"),
-            Parameter("by", TEXT, "who answers, for its history"),
+            ANSWERS_AS,
         ),
     ),
     Endpoint(

@@ -11,6 +11,7 @@ from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import UsageError
 from limpet.journal.store import ENDED
 from limpet.server.endpoint import (
+    ANSWERS_AS,
     ANYTHING,
     FLAG,
     INTEGER,
@@ -107,17 +108,14 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     """Give the same answer to runs that each ask one question, or approve them."""
     runs = request.service.runs
     value = request.values.get("value", NOT_GIVEN)
+    by = request.answers_as
 
     def unfit(info: RunInfo) -> str:
-        return (
-            ""
-            if info.questions or info.waits_for_approval
-            else f"it is {info.shown_status}, and asks nothing"
-        )
+        if info.questions or info.waits_for_approval:
+            return ""
+        return f"it is {info.shown_status}, and asks nothing"
 
-    return _change(
-        request, Change("answer", lambda run: runs.answer(run, value, by=request.user or None), unfit)
-    )
+    return _change(request, Change("answer", lambda run_id: runs.answer(run_id, value, by=by), unfit))
 
 
 def send(request: ApiRequest) -> dict[str, Any]:
@@ -250,7 +248,7 @@ ENDPOINTS: Final = (
         answer,
         "Give many runs the same answer; without a value, approve them",
         "Outcomes",
-        body=(Parameter("value", ANYTHING, "the answer"), *_CHOICE),
+        body=(Parameter("value", ANYTHING, "the answer"), ANSWERS_AS, *_CHOICE),
     ),
     Endpoint(
         "POST",

@@ -7,8 +7,16 @@ from typing import Any, Final
 
 from limpet.errors import UsageError, did_you_mean
 from limpet.journal.encoding.codec import encode
-from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter
-from limpet.server.values import check_size, not_json, shown_value, shown_values, size_of, without_large
+from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter, StoredState
+from limpet.server.values import (
+    check_size,
+    incomplete,
+    not_json,
+    shown_value,
+    shown_values,
+    size_of,
+    without_large,
+)
 
 TASK_FACTS: Final = (
     "task",
@@ -26,7 +34,7 @@ TASK_FACTS: Final = (
 
 def state(request: ApiRequest) -> dict[str, Any]:
     """The state after a step, or the newest; large values only if their key is asked for."""
-    stored = request.service.state(request.run_id, request.values.get("step"))
+    stored = _stored_state(request)
     values = stored.values
     key = request.values.get("key")
     if key is not None:
@@ -35,15 +43,16 @@ def state(request: ApiRequest) -> dict[str, Any]:
         values = {key: values[key]}
     foreign = not_json({name: value for name, value in values.items() if name not in stored.secrets})
     shown = shown_values(values, stored.secrets)
+    facts = {"not_json": foreign, "incomplete": incomplete(shown)}
     if key is not None:
-        return {"values": _checked(shown), "large": {}, "not_json": foreign}
+        return {"values": _checked(shown), "large": {}, **facts}
     small, large = without_large(shown)
-    return {"values": small, "large": large, "not_json": foreign}
+    return {"values": small, "large": large, **facts}
 
 
 def sizes(request: ApiRequest) -> dict[str, Any]:
     """How large each value of the state is, in bytes of JSON."""
-    stored = request.service.state(request.run_id, request.values.get("step"))
+    stored = _stored_state(request)
     return {
         "sizes": {key: size_of(value) for key, value in shown_values(stored.values, stored.secrets).items()}
     }
@@ -52,7 +61,8 @@ def sizes(request: ApiRequest) -> dict[str, Any]:
 def difference(request: ApiRequest) -> dict[str, Any]:
     """How the state after one step differs from that after another; large values only if their key is asked for."""
     service = request.service
-    found = service.runs.diff(request.run_id, request.values["a"], request.values["b"])
+    values = request.values
+    found = service.runs.diff(request.run_id, values["a"], values["b"], branch=values.get("branch"))
     secrets = service.secrets(request.run_id)
     changes: dict[str, dict[str, Any]] = {}
     for key, value in shown_values(found.added, secrets).items():
@@ -64,6 +74,11 @@ def difference(request: ApiRequest) -> dict[str, Any]:
     for key in before:
         changes[key] = {"change": "changed", "before": before[key], "after": after[key]}
     return {"changes": _without_large_values(changes, request.values.get("key"))}
+
+
+def _stored_state(request: ApiRequest) -> StoredState:
+    values = request.values
+    return request.service.state(request.run_id, values.get("step"), values.get("branch"))
 
 
 def compare(request: ApiRequest) -> dict[str, Any]:
@@ -167,11 +182,19 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 _RUN: Final = "/runs/{run_id}"
 _STEP: Final = Parameter("step", INTEGER, "the step; the newest, if it is left out")
+_BRANCH: Final = Parameter("branch", TEXT, "in this branch, which is open then, such as page[2]")
 _KEY: Final = Parameter("key", TEXT, "only this key, however large its value is")
 
 ENDPOINTS: Final = (
-    Endpoint("GET", f"{_RUN}/state", state, "The state after a step", "State", query=(_STEP, _KEY)),
-    Endpoint("GET", f"{_RUN}/sizes", sizes, "How large the values of a state are", "Sizes", query=(_STEP,)),
+    Endpoint("GET", f"{_RUN}/state", state, "The state after a step", "State", query=(_STEP, _BRANCH, _KEY)),
+    Endpoint(
+        "GET",
+        f"{_RUN}/sizes",
+        sizes,
+        "How large the values of a state are",
+        "Sizes",
+        query=(_STEP, _BRANCH),
+    ),
     Endpoint(
         "GET",
         f"{_RUN}/diff",
@@ -181,6 +204,7 @@ ENDPOINTS: Final = (
         query=(
             Parameter("a", INTEGER, "the earlier step", True),
             Parameter("b", INTEGER, "the later step", True),
+            _BRANCH,
             _KEY,
         ),
     ),

@@ -15,6 +15,7 @@ from limpet.graphs.plan import PLANNER
 from limpet.graphs.workflow.state import TASK_FAILED, TASK_SKIPPED
 from limpet.server.timeline.lanes import Event, Lane, Lanes
 from limpet.server.timeline.rows import (
+    APPROVAL,
     BRANCH,
     CANCELLED,
     DONE,
@@ -256,7 +257,7 @@ class EventRows:
             self._asking |= dict.fromkeys(row.asked, row)
         if not by_node:
             row = self._lanes.row_of(event, None)
-            self._pause(row, event["at"], "approval", event.get("reason"))
+            self._pause(row, event["at"], APPROVAL, event.get("reason"))
             self._interrupted.append(row)
 
     def _pause(self, row: Row, at: float, what_for: str, note: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from limpet.server.timeline.lanes import Event
-from limpet.server.timeline.rows import BRANCH, TASK, Row
+from limpet.server.timeline.rows import APPROVAL, BRANCH, TASK, Row
 
 MAX_OUTPUT: Final = 200
 """Emitted items that are given: the newest."""
@@ -28,6 +28,7 @@ class RowEvents:
         self.answers: dict[str, Any] = {}
         self.answered_by: dict[str, str] = {}
         self.answered_at: dict[str, float] = {}
+        self.approved_by: str | None = None
         self.output: list[Event] = []
         self.emitted = 0
         self._path = f"{row.branch}/{row.label}".lstrip("/")
@@ -87,6 +88,11 @@ class RowEvents:
                 self.answered_at[question] = event["at"]
                 if question in event.get("by", {}):
                     self.answered_by[question] = event["by"][question]
+
+    def _take_resume(self, event: Event) -> None:
+        for _, until, what_for in self.row.waits:
+            if what_for == APPROVAL and until is not None and abs(until - event["at"]) <= MARGIN:
+                self.approved_by = event.get("by")
 
     def _take_output(self, event: Event) -> None:
         if self._is_here(event) and event.get("step") in (self.row.step, self.row.call):

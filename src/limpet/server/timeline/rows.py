@@ -38,6 +38,9 @@ TASK: Final = "task"
 MARK: Final = "mark"
 """The kinds of rows. A mark is something that happened between two steps."""
 
+APPROVAL: Final = "approval"
+"""What a row waits for whose run was interrupted: no question is asked."""
+
 Span = list[Any]
 """An attempt that failed: when it began and ended, and its error. Or a wait: when it began, when it ended or will
 end, if that is known, and what for."""

@@ -142,11 +142,12 @@ export function rollbackCode(id, step) {
 }
 
 /** To look at the state of a run. */
-export function stateCode(id, step) {
+export function stateCode(id, step, branch = "") {
   const after = step === null ? "" : String(step);
+  const inBranch = branch && `, branch=${pythonText(branch)}`;
   return {
-    cli: `limpet runs state${option("step", after)} ${args(id)}`,
-    python: python(`runs.state(${pythonText(id)}${after && `, ${after}`})`),
+    cli: `limpet runs state${option("step", after)}${option("branch", branch)} ${args(id)}`,
+    python: python(`runs.state(${pythonText(id)}${after && `, ${after}`}${inBranch})`),
   };
 }
 

@@ -36,7 +36,7 @@ export class QuestionForm {
       this.field?.view(),
       this.problem && h("p.field-problem", { role: "alert" }, this.problem),
       h("div.question-actions", this.actions()),
-      this.asksName && this.nameInput(),
+      this.asksName && nameInput(),
       this.code && codePanel(this.code),
     );
   }
@@ -54,19 +54,6 @@ export class QuestionForm {
         },
         buttonText(each),
       ),
-    );
-  }
-
-  nameInput() {
-    return h(
-      "label.by",
-      "as ",
-      h("input", {
-        value: settings.name,
-        placeholder: "your name",
-        autocomplete: "name",
-        oninput: (event) => setName(event.target.value.trim()),
-      }),
     );
   }
 
@@ -94,6 +81,20 @@ export class QuestionForm {
     this.isSending = false;
     refresh();
   }
+}
+
+/** Asks as whom the reader answers, which is remembered. */
+export function nameInput() {
+  return h(
+    "label.by",
+    "as ",
+    h("input", {
+      value: settings.name,
+      placeholder: "your name",
+      autocomplete: "name",
+      oninput: (event) => setName(event.target.value.trim()),
+    }),
+  );
 }
 
 /** The field of a question. Of a schema that isn't one, the server says what is wrong with an answer. */

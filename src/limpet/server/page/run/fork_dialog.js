@@ -25,6 +25,8 @@ class ForkWork {
     this.texts = null;
     this.original = {};
     this.large = {};
+    this.foreign = {};
+    this.incomplete = {};
     this.added = { key: "", text: "" };
   }
 
@@ -42,6 +44,7 @@ class ForkWork {
       this.texts = { ...this.original, ...edited };
       this.large = found.large;
       this.foreign = found.not_json;
+      this.incomplete = found.incomplete;
     }, this);
   }
 
@@ -50,6 +53,8 @@ class ForkWork {
       const found = await get(runPath(this.run.run_id, "/state"), { step: this.step, key });
       this.original[key] = textOf(found.values[key], 2);
       this.texts[key] = this.original[key];
+      Object.assign(this.foreign, found.not_json);
+      Object.assign(this.incomplete, found.incomplete);
       delete this.large[key];
     }, this);
   }
@@ -132,6 +137,7 @@ class ForkWork {
   editor(key) {
     const text = this.texts[key];
     const isChanged = text !== this.original[key];
+    const reason = this.incomplete[key];
     return h(
       "label",
       { key, class: isChanged ? "field edited" : "field" },
@@ -139,6 +145,7 @@ class ForkWork {
         "span.tree-key",
         key,
         this.foreign[key] && h("span.faint", ` ${this.foreign[key]}: an edited value is plain JSON`),
+        reason && h("span.faint", ` can't be edited: ${reason}`),
         isChanged && h("span.faint", " edited"),
       ),
       h("textarea.code-input", {
@@ -146,6 +153,7 @@ class ForkWork {
         spellcheck: "false",
         value: text,
         name: key,
+        readonly: Boolean(reason),
         oninput: (event) => {
           this.texts[key] = event.target.value;
           refresh();

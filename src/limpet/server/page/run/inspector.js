@@ -77,19 +77,19 @@ export class Inspector {
   }
 
   /** How the state after the step differs from the one before; null if that is no longer kept. */
-  async loadChanges({ step }, signal) {
+  async loadChanges({ step, branch }, signal) {
     try {
-      return (await get(runPath(this.id, "/diff"), { a: step - 1, b: step }, { signal })).changes;
+      return (await get(runPath(this.id, "/diff"), { a: step - 1, b: step, branch }, { signal })).changes;
     } catch {
       return null;
     }
   }
 
   loadState() {
-    const { id } = this.row;
+    const { id, branch } = this.row;
     const step = this.stateStep();
     return attempt(async () => {
-      const found = await get(runPath(this.id, "/state"), { step });
+      const found = await get(runPath(this.id, "/state"), { step, branch });
       if (this.row.id === id && this.stateStep() === step) this.state = found;
     });
   }
@@ -200,6 +200,7 @@ export class Inspector {
     return [
       row.status === "waiting" && h("p", { key: "waits" }, `waits for ${row.note}`),
       row.status === "skipped" && h("p", { key: "skipped" }, row.note),
+      this.detail?.approved_by && h("p.faint", { key: "approved" }, `approved by ${this.detail.approved_by}`),
       answers.length > 0 &&
         h(
           "dl",
@@ -286,13 +287,13 @@ export class Inspector {
 
   loadChange(key) {
     const { changes, row } = this;
-    const query = { a: row.step - 1, b: row.step, key };
+    const query = { a: row.step - 1, b: row.step, branch: row.branch, key };
     return this.loadLarge("/diff", query, (found) => Object.assign(changes, found.changes));
   }
 
   loadValue(key) {
     const { values, large } = this.state;
-    const query = { step: this.stateStep(), key };
+    const query = { step: this.stateStep(), branch: this.row.branch, key };
     return this.loadLarge("/state", query, (found) => putLarge(found.values, values, large));
   }
 
@@ -368,14 +369,14 @@ export class Inspector {
       !isReadOnly &&
         this.row.step !== undefined &&
         h("button", { onclick: () => this.fork(this.row.step) }, "fork after it"),
-      codePanel(stateCode(run.run_id, this.stateStep())),
+      codePanel(stateCode(run.run_id, this.stateStep(), this.row.branch)),
     );
   }
 }
 
-/** Whether a row is a step of its own, rather than a part of one, and is complete. */
+/** Whether a row is a step that is complete. */
 function isStep(row) {
-  return row.step > 0 && !row.branch;
+  return row.step > 0;
 }
 
 /** Whether something has happened in a row that the server says more of. */

@@ -2,6 +2,7 @@
 
 import { download, get, post, remove, ROOT, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
+import { settings } from "../core/reader.js";
 import { go, pageUrl } from "../core/router.js";
 import {
   answerCode,
@@ -15,7 +16,7 @@ import {
   textField,
 } from "../parts/code.js";
 import { attempt, openDialog, say } from "../parts/dialog.js";
-import { JsonField } from "../parts/forms.js";
+import { JsonField, nameInput } from "../parts/forms.js";
 import { count, shortId, span, statusLabel, timeView } from "../parts/labels.js";
 import { termText } from "../runs/filter.js";
 import { isOver } from "../runs/lists.js";
@@ -167,8 +168,9 @@ export class RunActions {
     this.confirm("approved", {
       title: "Approve",
       about: this.run.reason ?? "The run continues.",
+      ask: nameInput,
       code: () => answerCode(this.id),
-      action: () => this.post("/answer"),
+      action: () => this.post("/answer", settings.name ? { by: settings.name } : {}),
     });
   }
 
