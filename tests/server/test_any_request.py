@@ -71,7 +71,6 @@ KINDS: dict[str, st.SearchStrategy[Any]] = {
     "text": TEXTS,
     "texts": st.lists(TEXTS, max_size=3),
     "integer": st.integers(-(2**54), 2**54),
-    "number": st.floats(allow_nan=False),
     "flag": st.booleans(),
     "object": st.dictionaries(TEXTS, JUNK, max_size=3),
     "anything": JUNK,

@@ -10,12 +10,13 @@ from limpet.graphs.plan import PLANNER
 from limpet.journal.reader import Checkpoint
 
 
-def run_facts(info: RunInfo) -> dict[str, Any]:
-    """A run as data for a program."""
+def run_facts(info: RunInfo, now: float | None = None) -> dict[str, Any]:
+    """A run as data for a program: at a time by the store's clock, or now by that of this machine."""
+    status = info.shown_status if now is None else info.shown_at(now)
     return {
         **info._asdict(),
-        "status": info.shown_status,
-        "shown_status": info.shown_status,
+        "status": status,
+        "shown_status": status,
         "stored_status": info.status,
         "cursor": info.cursor,
         "node": node_of(info),

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
+from math import isfinite
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -56,7 +57,7 @@ from limpet.server.routes import states as state_routes
 from limpet.server.routes import streams as stream_routes
 from limpet.server.run_changes import RunChanges
 from limpet.server.run_counts import COUNTING_SHARE, RecentAnswers
-from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard, host_names
+from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard, headers_of, host_names
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
 from limpet.stores.opening import open_store
@@ -227,7 +228,7 @@ class _Answering:
         return reporting
 
     async def _health(self, request: Request) -> Response:
-        self._guard.check_host(_headers(request))
+        self._guard.check_host(headers_of(request))
         with store_problems_hidden():
             await run_in_threadpool(lambda: self._service.runs.list(limit=1))
         return _response({"status": "ok"})
@@ -243,7 +244,7 @@ class _Answering:
 
     async def _check(self, request: Request, endpoint: Endpoint | None) -> str | None:
         """Who makes a request; None for a stranger. Raises unless it may be answered."""
-        headers = _headers(request)
+        headers = headers_of(request)
         self._guard.check_host(headers)
         self._guard.check_origin(request.method, headers)
         if endpoint is not None and endpoint.is_public:
@@ -288,10 +289,6 @@ class _Answering:
                 await messages.aclose()  # not when it is garbage: until then, it would follow its run
 
 
-def _headers(request: Request) -> dict[str, str]:
-    return {name.lower(): value for name, value in request.headers.items()}
-
-
 def _path_values(request: Request) -> dict[str, str]:
     return {name: check_text(name, unquote(value)) for name, value in request.path_params.items()}
 
@@ -318,13 +315,16 @@ def _json(request: Request, body: bytes) -> Any:
     if media_type != "application/json":
         raise HttpProblem(415, "not-json", "send JSON, with Content-Type: application/json")
     with suppress(ValueError, RecursionError):
-        return json.loads(body, parse_constant=_refuse_constant)
+        return json.loads(body, parse_constant=_finite, parse_float=_finite)
     raise UsageError("the body of the request isn't valid JSON")
 
 
-def _refuse_constant(name: str) -> Any:
-    """`NaN` and `Infinity` aren't JSON, although Python reads them."""
-    raise ValueError(name)
+def _finite(text: str) -> float:
+    """A number. `NaN` and `Infinity` aren't JSON, although Python reads them, and 1e999 as `Infinity`."""
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(text)
+    return number
 
 
 def _response(answer: Any) -> Response:

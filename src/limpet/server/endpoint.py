@@ -29,7 +29,6 @@ from limpet.server.values import LARGE, holds_mask, parts_of, shown_values, size
 TEXT: Final = "text"
 TEXTS: Final = "texts"
 INTEGER: Final = "integer"
-NUMBER: Final = "number"
 FLAG: Final = "flag"
 OBJECT: Final = "object"
 ANYTHING: Final = "anything"
@@ -38,7 +37,6 @@ KINDS: Final[Mapping[str, Mapping[str, Any]]] = {
     TEXT: {"type": "string"},
     TEXTS: {"type": "array", "items": {"type": "string"}},
     INTEGER: {"type": "integer"},
-    NUMBER: {"type": "number"},
     FLAG: {"type": "boolean"},
     OBJECT: {"type": "object"},
     ANYTHING: {},
@@ -90,6 +88,10 @@ class Service(NamedTuple):
         progress = viewed_progress(client_for(self.store), run_id, step)
         secrets = secrets_of(progress) | self.known_secrets(progress.graph)
         return StoredState(dict(state_in(progress, branch)), secrets)
+
+    def now(self) -> float:
+        """The time by the store's clock, as far as that is known without asking."""
+        return client_for(self.store).now()
 
     def secrets(self, run_id: str) -> frozenset[str]:
         """The secret keys of a run, as far as they can be known. Raises `RunNotFound`."""
@@ -192,14 +194,14 @@ class Endpoint(NamedTuple):
         return self.gives == "EventStream"
 
 
-def shown_run(info: RunInfo) -> dict[str, Any]:
-    """What a store knows of a run, as JSON."""
-    return shown_values(run_facts(info), ())
+def shown_run(info: RunInfo, now: float) -> dict[str, Any]:
+    """What a store knows of a run, as JSON; its status is that at a time by the store's clock."""
+    return shown_values(run_facts(info, now), ())
 
 
-def listed_run(info: RunInfo) -> dict[str, Any]:
+def listed_run(info: RunInfo, now: float) -> dict[str, Any]:
     """The same for a list, in which long texts are cut and large questions have no form."""
-    facts = shown_run(info)
+    facts = shown_run(info, now)
     for name in ("reason", "problem"):
         facts[name] = _cut(facts[name])
     if facts["error"]:
@@ -317,8 +319,6 @@ def _check_value(parameter: Parameter, value: Any) -> None:
             fits = isinstance(value, list) and all(isinstance(each, str) for each in value)
         case "integer":
             fits = type(value) is int and abs(value) <= LARGEST_NUMBER
-        case "number":
-            fits = type(value) in (int, float)
         case "flag":
             fits = isinstance(value, bool)
         case "object":

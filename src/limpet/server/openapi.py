@@ -126,6 +126,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "reset": {"type": "boolean"},
             "rows": {"type": "array", "items": _object({"id": _INTEGER, "status": _TEXT, "start": _NUMBER})},
             "total": _INTEGER,
+            "dropped": _INTEGER,
             "more": {"type": "boolean"},
             "ready": _NUMBER,
             "active": {
@@ -141,6 +142,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "row": _OBJECT,
             "update": {"type": ["object", "null"]},
             "large": {"type": "object", "additionalProperties": _INTEGER},
+            "bytes": _INTEGER,
             "attempts": {"type": "array", "items": _OBJECT},
             "error": {"type": ["object", "null"]},
             "questions": {"type": "array", "items": _OBJECT},
@@ -150,7 +152,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "approved_by": _OPTIONAL_TEXT,
             "output": {"type": "array", "items": _OBJECT},
             "more_output": {"type": "boolean"},
-        }
+        },
+        removed={"type": "array", "items": _TEXT},
     ),
     "EventPage": _object(
         {

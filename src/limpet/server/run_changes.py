@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from threading import Lock
 from time import monotonic, time
 from typing import Any, Final
@@ -99,13 +100,16 @@ class RunChanges:
 
     async def _pause(self, client: _Client) -> bool:
         """Wait for the next look that sees a change; False if there was none for a while."""
-        self._ensure_thread()
-        try:
-            await asyncio.wait_for(client.woken.wait(), KEEP_ALIVE)
-        except TimeoutError:
-            return False
-        client.woken.clear()
-        return True
+        until = monotonic() + KEEP_ALIVE
+        while (left := until - monotonic()) > 0:
+            self._ensure_thread()
+            # One that was started just now may have ended, as its client had left.
+            seconds = left if self._working.locked() else min(left, START_TIME)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(client.woken.wait(), seconds)
+                client.woken.clear()
+                return True
+        return False
 
     def _join(self, client: _Client) -> int:
         """Add a client, and return the number of looks that doesn't tell it enough."""

@@ -9,20 +9,9 @@ from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.leases.process_identity import is_dead
-from limpet.engine.operations.run_info import (
-    ABANDONED,
-    LISTED_STATUSES,
-    QUARANTINED,
-    QUEUED,
-    RETRYING,
-    SLEEPING,
-    WAITING,
-    expired_leases,
-)
-from limpet.errors import RunQuarantined
+from limpet.engine.operations.run_info import LISTED_STATUSES, expired_leases, status_for_people
 from limpet.journal.run_filter import RunFilter
-from limpet.journal.store import DAMAGED, FAILED, RUNNING, RunHead
+from limpet.journal.store import DAMAGED, RunHead
 
 COUNTING_SHARE: Final = 1 / 10
 """The part of the time that may be spent on counting runs, however often the numbers are asked for."""
@@ -62,28 +51,7 @@ def count_shown(client: LeaseClient, heads: Sequence[RunHead]) -> Counter[str]:
     """How many of these runs, in the order of a list, have each status. What their summaries say isn't read."""
     expired = expired_leases(client, heads)
     now = client.now()
-    return Counter(_shown_status(head, now, head.run_id in expired) for head in heads)
-
-
-def _shown_status(head: RunHead, now: float, is_expired: bool) -> str:
-    """The status as `RunInfo.shown_status` has it."""
-    if head.status == FAILED and head.error == RunQuarantined.__name__:
-        return QUARANTINED
-    if head.status != RUNNING:
-        return head.status
-    if head.holder is not None:
-        if is_expired or is_dead(head.holder):
-            return ABANDONED
-        return RUNNING
-    if head.is_due(now):
-        return QUEUED
-    if head.waits_for:
-        return WAITING
-    if head.due is None:
-        return QUEUED
-    if head.error:
-        return RETRYING
-    return SLEEPING
+    return Counter(status_for_people(head, head.error, head.run_id in expired, now) for head in heads)
 
 
 class RecentAnswers(Generic[T]):
@@ -99,7 +67,7 @@ class RecentAnswers(Generic[T]):
         self._kept: OrderedDict[Any, tuple[float, T]] = OrderedDict()
 
     def get(self, key: Any, find: Callable[[], T]) -> T:
-        """The answer for a key. Others that ask meanwhile wait for the same one."""
+        """The answer for a key. Others that ask meanwhile wait: for this one, or until it is their turn."""
         with self._lock:
             began = monotonic()
             kept = self._kept.get(key)

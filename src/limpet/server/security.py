@@ -16,6 +16,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final, NamedTuple
 
+from starlette.requests import Request
+
 from limpet.errors import UsageError
 from limpet.server.problems import HttpProblem
 
@@ -136,6 +138,11 @@ class Guard(NamedTuple):
         # In a thread, as it may ask a database. What it gives may be awaitable all the same.
         allowed = await asyncio.to_thread(self.authenticate, headers)
         return await allowed if inspect.isawaitable(allowed) else allowed
+
+
+def headers_of(request: Request) -> dict[str, str]:
+    """The headers of a request by their names in small letters."""
+    return {name.lower(): value for name, value in request.headers.items()}
 
 
 def cookie_name(headers: Mapping[str, str]) -> str:

@@ -125,19 +125,7 @@ class RunInfo(NamedTuple):
 
     def shown_at(self, now: float) -> str:
         """`shown_status` at a time by the store's clock."""
-        if self.status == FAILED and (self.error or {}).get("type") == RunQuarantined.__name__:
-            return QUARANTINED
-        if self.status != RUNNING:
-            return self.status
-        if self.holder is not None:
-            return ABANDONED if self.lease_expired or is_dead(self.holder) else RUNNING
-        if is_due_by(now, self.due, self.created):
-            return QUEUED
-        if self.waits_for:
-            return WAITING
-        if self.due is None:
-            return QUEUED
-        return RETRYING if self.error else SLEEPING
+        return status_for_people(self, (self.error or {}).get("type"), self.lease_expired, now)
 
     @property
     def waits_for_approval(self) -> bool:
@@ -155,6 +143,26 @@ class RunInfo(NamedTuple):
         if self.holder is None:
             return None
         return describe_holder(self.holder)
+
+
+def status_for_people(run: RunInfo | RunHead, error: str | None, has_expired: bool, now: float) -> str:
+    """The status as people see it, at a time by the store's clock: one rule for runs and for their heads.
+
+    `error` is the type of its last error, and `has_expired` says whether its lease has.
+    """
+    if run.status == FAILED and error == RunQuarantined.__name__:
+        return QUARANTINED
+    if run.status != RUNNING:
+        return run.status
+    if run.holder is not None:
+        return ABANDONED if has_expired or is_dead(run.holder) else RUNNING
+    if is_due_by(now, run.due, run.created):
+        return QUEUED
+    if run.waits_for:
+        return WAITING
+    if run.due is None:
+        return QUEUED
+    return RETRYING if error else SLEEPING
 
 
 class RunList(list[RunInfo]):

@@ -83,8 +83,15 @@ def input_schema(plan: Plan) -> JsonSchema:
 
 def type_name(hint: Any) -> str:
     """The type of a key in one word, "any" for those that have none."""
-    kind = plain_type(hint)
-    return PLAIN_TYPES.get(get_origin(kind) or kind, "any")
+    return _plain_name(plain_type(hint)) or "any"
+
+
+def _plain_name(hint: Any) -> str | None:
+    """The name that JSON has for a plain type; None for all others."""
+    try:
+        return PLAIN_TYPES.get(get_origin(hint) or hint)
+    except TypeError:  # what isn't hashable isn't a type, such as [int]
+        return None
 
 
 def _of_model(model: Any) -> JsonSchema:
@@ -187,7 +194,7 @@ def _plain_schema(hint: Any, depth: int = 0) -> JsonSchema:
         return {"enum": parts}
     if origin in (Union, UnionType):
         return {"anyOf": [_plain_schema(each, depth + 1) for each in parts]}
-    name = PLAIN_TYPES.get(origin or hint)
+    name = _plain_name(hint)
     if name == "array" and len(parts) == 1:
         return {"type": name, "items": _plain_schema(parts[0], depth + 1)}
     if name == "object" and len(parts) == 2:

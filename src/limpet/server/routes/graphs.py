@@ -87,7 +87,7 @@ def start(request: ApiRequest) -> dict[str, Any]:
         deadline=values.get("deadline"),
         queue=values.get("queue"),
     )
-    return shown_run(handle.info)
+    return shown_run(handle.info, request.service.now())
 
 
 def _delay(text: str | None) -> float:

@@ -47,8 +47,9 @@ def waiting(request: ApiRequest) -> dict[str, Any]:
         search.page_size = bound + 1  # one more says whether there are more
         found += _that_wait(search, client)
         has_more = has_more or search.stopped_at is not None
+    now = client.now()
     return {
-        "runs": [listed_run(info) for info in found[:limit]],
+        "runs": [listed_run(info, now) for info in found[:limit]],
         "total": len(found),
         "more": has_more,
     }

@@ -41,7 +41,8 @@ RUN_FILE: Final = "application/octet-stream"
 
 def show(request: ApiRequest) -> dict[str, Any]:
     """What the store knows of the run."""
-    return shown_run(request.service.runs.get(request.run_id).info)
+    service = request.service
+    return shown_run(service.runs.get(request.run_id).info, service.now())
 
 
 def timeline(request: ApiRequest) -> dict[str, Any]:
@@ -51,11 +52,10 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
     known_secrets = service.known_secrets(info.graph)
     version = request.values.get("after") or ""
     limit = limit_of(request, MAX_ROWS, MAX_ROWS)
-    now = None
-    if info.shown_status in (RUNNING, ABANDONED):
-        now = client_for(service.store).now()
-    changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit, now)
-    return {**changes, "run": shown_run(info)}
+    now = service.now()
+    working = now if info.shown_at(now) in (RUNNING, ABANDONED) else None
+    changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit, working)
+    return {**changes, "run": shown_run(info, now)}
 
 
 def answer(request: ApiRequest) -> dict[str, Any]:

@@ -65,8 +65,9 @@ def list_runs(request: ApiRequest) -> dict[str, Any]:
     limit = limit_of(request, MAX_PAGE, DEFAULT_PAGE)
     values.pop("limit", None)
     found = request.service.runs.list(limit=limit, **values)
+    now = request.service.now()
     return {
-        "runs": [listed_run(info) for info in found],
+        "runs": [listed_run(info, now) for info in found],
         "next": found.next,
         "searched": found.searched,
     }

@@ -196,6 +196,17 @@ class Field {
     this.secret = secret || schema.format === "password" || schema.writeOnly === true;
     this.initial = initial;
     this.problem = "";
+    this.hasInput = false;
+  }
+
+  /** Whether the reader has put something in. */
+  get isTouched() {
+    return this.hasInput;
+  }
+
+  /** Whether a list or an object is left out, as the reader has put nothing in. */
+  get isLeftOut() {
+    return !this.isRequired && !this.isTouched && (this.initial ?? null) === null;
   }
 
   /** The label, the control, and what is wrong. */
@@ -241,7 +252,7 @@ class Field {
   typed(properties) {
     const oninput = (event) => {
       this.text = event.target.value;
-      this.isTouched = true;
+      this.hasInput = this.takesEmpty || this.text !== "";
       this.problem = "";
       refresh();
     };
@@ -263,10 +274,11 @@ class Field {
 }
 
 class TextField extends Field {
+  takesEmpty = true;
+
   constructor(options) {
     super(options);
     this.text = typeof this.initial === "string" ? this.initial : "";
-    this.isTouched = this.text !== "";
   }
 
   control() {
@@ -276,7 +288,7 @@ class TextField extends Field {
   }
 
   value() {
-    if (this.text === "" && !this.isTouched) return this.nothing();
+    if (this.text === "" && !this.hasInput) return this.nothing();
     return this.text;
   }
 }
@@ -347,6 +359,7 @@ class ChoiceField extends Field {
 
   choose(index) {
     this.chosen = index;
+    this.hasInput = true;
     this.problem = "";
     refresh();
   }
@@ -368,10 +381,12 @@ class SeveralField extends ChoiceField {
 
   choose(index) {
     if (!this.chosen.delete(index)) this.chosen.add(index);
+    this.hasInput = true;
     refresh();
   }
 
   value() {
+    if (this.isLeftOut) return EMPTY;
     return this.choices.filter((each, index) => this.chosen.has(index));
   }
 }
@@ -422,12 +437,18 @@ class ObjectField extends Field {
     );
   }
 
+  get isTouched() {
+    return this.fields.some((field) => field.isTouched);
+  }
+
   peek() {
+    if (this.isLeftOut) return EMPTY;
     const values = this.fields.map((field) => [field.name, field.peek()]);
     return Object.fromEntries(values.filter(([, value]) => value !== EMPTY));
   }
 
   value() {
+    if (this.isLeftOut) return EMPTY;
     const found = {};
     let problem = null;
     for (const field of this.fields) {

@@ -22,8 +22,8 @@ class ForkWork {
     this.newId = "";
     this.begin = true;
     this.problem = "";
-    this.texts = null;
-    this.original = {};
+    this.original = null;
+    this.edited = {};
     this.large = {};
     this.foreign = {};
     this.incomplete = {};
@@ -33,15 +33,13 @@ class ForkWork {
   /** Load the state after the step that is chosen. What was edited before stays. */
   async load() {
     const { step } = this;
-    const edited = this.edits();
-    this.texts = null;
+    this.original = null;
     this.problem = "";
     refresh();
     await attempt(async () => {
       const found = await get(runPath(this.run.run_id, "/state"), { step });
       if (step !== this.step) return;
       this.original = Object.fromEntries(Object.entries(found.values).map(([key, value]) => [key, textOf(value, 2)]));
-      this.texts = { ...this.original, ...edited };
       this.large = found.large;
       this.foreign = found.not_json;
       this.incomplete = found.incomplete;
@@ -49,25 +47,20 @@ class ForkWork {
   }
 
   loadLarge(key) {
+    const { step } = this;
     return attempt(async () => {
-      const found = await get(runPath(this.run.run_id, "/state"), { step: this.step, key });
+      const found = await get(runPath(this.run.run_id, "/state"), { step, key });
+      if (step !== this.step || !this.original) return;
       this.original[key] = textOf(found.values[key], 2);
-      this.texts[key] = this.original[key];
       Object.assign(this.foreign, found.not_json);
       Object.assign(this.incomplete, found.incomplete);
       delete this.large[key];
     }, this);
   }
 
-  /** The texts of the values that were edited. */
-  edits() {
-    const edited = Object.entries(this.texts ?? {}).filter(([key, text]) => text !== this.original[key]);
-    return Object.fromEntries(edited);
-  }
-
   /** The values that were edited. Throws an `Error` for a text that isn't JSON. */
   update() {
-    const changed = Object.entries(this.edits());
+    const changed = Object.entries(this.edited).filter(([key, text]) => text !== this.original?.[key]);
     if (this.added.key.trim()) changed.push([this.added.key.trim(), this.added.text]);
     return Object.fromEntries(changed.map(([key, text]) => [key, parsed(key, text)]));
   }
@@ -83,7 +76,7 @@ class ForkWork {
         ". Finished steps don't run again.",
       ],
       ask: [
-        this.texts === null ? h("p.faint", "loading the state …") : this.editors(),
+        this.original === null ? h("p.faint", "loading the state …") : this.editors(),
         textField("id of the new run", this, "newId", { placeholder: "a new one" }),
         h(
           "label.check",
@@ -96,7 +89,7 @@ class ForkWork {
         ),
       ],
       code: this.code(),
-      isReady: this.texts !== null,
+      isReady: this.original !== null,
       action: () => this.start(),
     });
   }
@@ -119,7 +112,7 @@ class ForkWork {
   editors() {
     return h(
       "div.fields",
-      Object.keys(this.texts)
+      Object.keys({ ...this.original, ...this.edited })
         .sort()
         .map((key) => this.editor(key)),
       Object.entries(this.large).map(([key, bytes]) =>
@@ -135,7 +128,7 @@ class ForkWork {
   }
 
   editor(key) {
-    const text = this.texts[key];
+    const text = this.edited[key] ?? this.original[key];
     const isChanged = text !== this.original[key];
     const reason = this.incomplete[key];
     return h(
@@ -155,7 +148,7 @@ class ForkWork {
         name: key,
         readonly: Boolean(reason),
         oninput: (event) => {
-          this.texts[key] = event.target.value;
+          this.edited[key] = event.target.value;
           refresh();
         },
       }),

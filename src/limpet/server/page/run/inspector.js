@@ -63,8 +63,11 @@ export class Inspector {
     let detail = null;
     let changes = null;
     try {
-      detail = await get(runPath(this.id, `/timeline/${row.id}`), {}, { signal });
-      changes = isStep(row) ? await this.loadChanges(row, signal) : null;
+      // Both at once, as a page that is paused meanwhile asks for nothing more.
+      [detail, changes] = await Promise.all([
+        get(runPath(this.id, `/timeline/${row.id}`), {}, { signal }),
+        isStep(row) ? this.loadChanges(row, signal) : null,
+      ]);
     } catch (error) {
       problem = error.message;
     }

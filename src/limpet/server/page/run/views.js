@@ -1,7 +1,7 @@
 /** Views of runs, and how one is chosen: the graph as a picture, the state after a step, all events, and two runs side by side. */
 
 import { get, getText, runPath } from "../core/api.js";
-import { h, refresh } from "../core/dom.js";
+import { h } from "../core/dom.js";
 import { pageUrl, setQuery } from "../core/router.js";
 import { codePanel, compareCode, copyJsonButton, needsGraph, stateCode } from "../parts/code.js";
 import { attempt } from "../parts/dialog.js";
@@ -311,16 +311,30 @@ export class ComparePage {
     }, this);
   }
 
-  stop() {}
+  stop() {
+    this.request?.abort();
+  }
 
-  async load(key = null) {
-    const [a, b] = this.sides;
+  /** Load how the states differ; what is under way is about other steps. */
+  async load() {
+    this.request?.abort();
+    this.request = new AbortController();
     await attempt(async () => {
-      const found = await get(runPath(a.id, "/compare"), { with: b.id, step: a.step, with_step: b.step, key });
-      this.changes = key === null ? found.changes : { ...this.changes, ...found.changes };
-      if (key === null) this.same = found.same;
-      this.problem = "";
+      const { changes, same } = await this.compared();
+      Object.assign(this, { changes, same, problem: "" });
     }, this);
+  }
+
+  /** Load a change that was too large to be sent. */
+  loadKey(key) {
+    const { changes } = this;
+    return attempt(async () => Object.assign(changes, (await this.compared(key)).changes), this);
+  }
+
+  compared(key = null) {
+    const [a, b] = this.sides;
+    const query = { with: b.id, step: a.step, with_step: b.step, key };
+    return get(runPath(a.id, "/compare"), query, { signal: this.request.signal });
   }
 
   view() {
@@ -336,7 +350,7 @@ export class ComparePage {
         h(
           "section.panel",
           h("h2", "From the first to the second"),
-          diffView({ changes: this.changes, load: (key) => this.load(key), tree: this.tree }),
+          diffView({ changes: this.changes, load: (key) => this.loadKey(key), tree: this.tree }),
         ),
       this.same?.length > 0 && h("p.faint", `The same in both: ${this.same.join(", ")}`),
       codePanel(compareCode(this.sides)),

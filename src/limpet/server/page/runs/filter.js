@@ -107,6 +107,12 @@ export class FilterBar {
     refresh();
   }
 
+  /** The page is left: what is typed last isn't applied to the next one. */
+  stop() {
+    clearTimeout(this.timer);
+    this.apply = () => {};
+  }
+
   take(suggestion) {
     if (suggestion.opens) {
       this.open(suggestion.opens);

@@ -76,8 +76,8 @@ export class RunsPage {
   stop() {
     this.leaveKeys();
     this.stream.close();
-    this.request?.abort();
-    clearTimeout(this.timer);
+    this.bar.stop();
+    this.stopLoading();
   }
 
   get liveState() {
@@ -86,8 +86,12 @@ export class RunsPage {
 
   checkLive() {
     this.stream.check();
-    if (!settings.paused || !this.runs) return;
-    this.request.abort();
+    if (settings.paused && this.runs) this.stopLoading();
+  }
+
+  stopLoading() {
+    this.request?.abort();
+    this.request = null;
     clearTimeout(this.timer);
     this.timer = null;
   }
@@ -114,7 +118,7 @@ export class RunsPage {
     this.load();
   }
 
-  /** What is loaded first is what is looked at first: the runs. */
+  /** Load what the address asks for now. */
   async load() {
     const { query, problems } = queryOf(this.filter);
     this.problems = problems;
@@ -122,36 +126,38 @@ export class RunsPage {
       refresh(); // the runs of the filter before it are kept
       return;
     }
-    this.request?.abort();
+    this.stopLoading();
     this.request = new AbortController();
-    const { signal } = this.request;
+    this.isStale = false;
     try {
-      const found = await get("/runs", { ...query, after: this.after, limit: PAGE }, { signal });
-      this.runs = found.runs;
-      this.next = found.next;
-      this.searched = found.searched;
-      this.loadedAt = performance.now();
-      refresh();
-      await Promise.all([this.loadCounts(signal), this.waiting.load(signal)]);
+      await this.loadAll(query, this.request.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
       if (error.status === 400) this.problems = [error.message];
       else complain(error);
       refresh();
     }
+    this.request = null;
+    if (this.isStale) this.loadSoon();
   }
 
-  /** Load what is shown again, once a second at most. */
+  /** What is loaded first is what is looked at first: the runs. */
+  async loadAll(query, signal) {
+    const found = await get("/runs", { ...query, after: this.after, limit: PAGE }, { signal });
+    this.runs = found.runs;
+    this.next = found.next;
+    this.searched = found.searched;
+    this.loadedAt = performance.now();
+    refresh();
+    await Promise.all([this.loadCounts(signal), this.waiting.load(signal)]);
+  }
+
+  /** Load what is shown again, once a second at most. What is being loaded comes first, however long it takes. */
   loadSoon() {
-    if (this.timer) return;
+    this.isStale = true;
+    if (this.timer || this.request) return;
     const passed = performance.now() - (this.loadedAt ?? 0);
-    this.timer = setTimeout(
-      () => {
-        this.timer = null;
-        this.load();
-      },
-      Math.max(PATIENCE - passed, 50),
-    );
+    this.timer = setTimeout(() => this.load(), Math.max(PATIENCE - passed, 50));
   }
 
   async loadCounts(signal) {
