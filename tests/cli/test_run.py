@@ -172,6 +172,31 @@ def test_an_answer_can_be_left_to_a_worker(limpet: Command) -> None:
     assert limpet("runs", "show", "r", "--json").data["status"] == "completed"
 
 
+@pytest.mark.parametrize("more", [[], ["--detach"], ["--graph", "flows:graph"]])
+def test_the_history_has_who_answers(limpet: Command, more: list[str]) -> None:
+    """H19: also where the run is resumed at once."""
+    limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")
+    assert limpet("answer", "r", "yes", "--by", "Ann", *more).code == 0
+    limpet("worker", "flows:graph", "--once")
+    assert limpet("runs", "show", "r", "--json").data["status"] == "completed"
+    events = [json.loads(line) for line in limpet("runs", "watch", "r", "--json").out.splitlines()]
+    (answer,) = [event for event in events if event["type"] == "answer"]
+    assert list(answer["by"].values()) == ["Ann"]
+
+
+def test_who_answers_one_of_several_questions_leaves_the_others_open(limpet: Command) -> None:
+    """H19, P3: also where the run is resumed at once."""
+    done = limpet("run", "flows:twice", "--id", "r")
+    first, second = (
+        line.strip().split() for line in done.err.splitlines() if line.startswith("  limpet answer")
+    )
+    done = limpet("answer", "r", first[3], "5", "--by", "Ann", "--graph", "flows:twice")
+    assert done.code == 3
+    assert "b/b asks: B?" in done.err
+    done = limpet("answer", "r", second[3], "6", "--by", "Bo", "--graph", "flows:twice", "--json")
+    assert (done.code, done.data["state"]["sum"]) == (0, [{"x": 1, "a": 5}, {"x": 1, "b": 6}])
+
+
 def test_an_answer_is_only_saved_if_that_is_wanted(limpet: Command) -> None:
     """P1: `--detach`, also where the code is known; the commands that it prints work."""
     limpet("run", "flows:graph", "-i", "topic=kelp", "--id", "r")

@@ -59,6 +59,8 @@ def test_a_query_that_does_not_fit_is_refused(query: str, reason: str) -> None:
         (b"\xff", "application/json", 400, "usage"),
         (b'{"limit": NaN}', "application/json", 400, "usage"),
         (b'{"limit": 1e400}', "application/json", 400, "usage"),
+        (b'{"run_ids": ["kelp"], "update": {"count": 1e999}}', "application/json", 400, "usage"),
+        (b'{"run_ids": ["kelp"], "update": {"count": -Infinity}}', "application/json", 400, "usage"),
         (b'{"limit": true}', "application/json", 400, "usage"),
         (b'{"limit": "1"}', "application/json", 400, "usage"),
         (b'{"run_ids": "kelp"}', "application/json", 400, "usage"),

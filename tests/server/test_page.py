@@ -38,7 +38,7 @@ process.stdin.on("data", (part) => (text += part)).on("end", () => {
 });
 """
 
-MOST_BYTES = 60_000
+MOST_BYTES = 60 * 1024
 """What a browser loads the first time, compressed."""
 
 

@@ -165,6 +165,31 @@ def test_a_client_that_comes_back_hears_what_it_has_missed() -> None:
             assert other.last_id == known
 
 
+def test_who_comes_as_the_last_client_leaves_waits_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: though a thread was started for the one that has left, and ends without a look."""
+    start = run_changes.start_thread
+    left = threading.Event()
+
+    def start_late(target: Callable[[], object], name: str) -> None:
+        monkeypatch.setattr(run_changes, "start_thread", start)
+        start(lambda: left.wait(60) and target(), name)
+
+    monkeypatch.setattr(run_changes, "start_thread", start_late)
+    changes = RunChanges(MemoryStore())
+
+    async def follow() -> None:
+        first = asyncio.ensure_future(anext(changes.messages(None)))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.ensure_future(anext(changes.messages(None)))
+        await asyncio.sleep(0)
+        left.set()
+        assert (await asyncio.wait_for(second, run_changes.KEEP_ALIVE / 2)).startswith(b"id: ")
+
+    asyncio.run(follow())
+
+
 def test_many_changes_are_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """H19: one a second at most, as a client asks for its list after each."""
     monkeypatch.setattr(run_changes, "MESSAGE_INTERVAL", 0.5)

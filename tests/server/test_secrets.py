@@ -237,6 +237,28 @@ def test_two_runs_are_compared_without_the_secrets_of_either(knows_code: bool) -
             assert CANARY not in str(whole)
 
 
+@pytest.mark.parametrize("knows_code", [True, False])
+def test_a_secret_result_is_masked_under_the_name_that_a_graph_gets_it_by(knows_code: bool) -> None:
+    """H19: a task that runs a graph has it as a key of that graph's state; and a reason may quote it."""
+    store = MemoryStore()
+    inner = StateGraph({"session": str, "n": int}, name="inner").add_node("use", lambda state: {"n": 1})
+    inner.set_entry_point("use").set_finish_point("use")
+    flow = Workflow("flow", store=store, preserve=True)
+    flow.add_task("log_in", lambda: CANARY, secret=True)
+    flow.add_task("inner", inner, depends_on={"session": "log_in"})
+    flow.add_task("judge", lambda log_in, ctx: ctx.skip("late", reason=f"because {log_in}"), ["log_in"])
+    flow.add_task("late", lambda: 1, ["judge"])
+    flow.execute({}, run_id="r")
+    with Client(app(store, [flow] if knows_code else [], token=TOKEN), store, flow) as client:
+        rows = client.read("/runs/r/timeline")["rows"]
+        paths = ["/state", "/tasks", "/events", "/history", *(f"/timeline/{row['id']}" for row in rows)]
+        texts = [client.get(f"{API}/runs/r{path}").text for path in paths]
+        texts += [client.get(f"{API}/runs/r/diff?a={step}&b={step + 1}").text for step in range(4)]
+        branches = [client.get(f"{API}/runs/r/state?branch=inner&step={step}") for step in range(5)]
+        assert any(each.status_code == 200 and "session" in each.json()["values"] for each in branches)
+        assert not [text for text in [*texts, *(each.text for each in branches)] if CANARY in text]
+
+
 def test_a_key_that_was_marked_later_is_secret_in_earlier_runs() -> None:
     """H19: the run doesn't know that, and the code does."""
     store = MemoryStore()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from collections.abc import Collection, Iterator
 from time import time
 from typing import Any
@@ -14,13 +16,14 @@ from starlette.routing import Route
 from limpet import MemoryStore, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
-from limpet.server import app
-from limpet.server.application import ENDPOINTS
+from limpet.server import app, application
+from limpet.server.application import ENDPOINTS, STRANGERS_AT_ONCE
 from limpet.server.page_files import PageFiles
 from limpet.server.page_routes import PAGES
 from limpet.server.security import CODE_LASTS, Guard, browser_code, is_address, session_value, split_host
 from support.http_api import CANARY, HOST, api, article, asking, filled, required
-from support.http_server import API, TOKEN
+from support.http_server import API, TOKEN, served
+from support.waiting import until
 
 VALUES = {"link": "x.y", "row": "0", "hash": PageFiles().hash, "path": "main.js"}
 """What is put into the paths of routes, where it isn't the name of a thing that doesn't exist."""
@@ -184,6 +187,69 @@ def test_public_routes_say_nothing_of_a_store_that_fails() -> None:
             answer = client.get(path)
             assert (answer.status_code, answer.json()["code"]) == (503, "store-unavailable")
             assert "a-secret-host" not in answer.text
+
+
+def test_strangers_hold_up_no_client_while_the_store_hangs() -> None:
+    """H19: those who ask whether it answers share one look, and leave nothing behind when they go."""
+    store = Hanging()
+    with served(store, [article(store)]) as server, server.client() as client:
+        link = stored_link(store)
+        store.may_answer.clear()
+        try:
+            for path in ("/healthz", f"{API}/questions/{link}"):
+                for _ in range(100):
+                    with socket.create_connection(server.host) as stranger:
+                        stranger.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert client.get(f"{API}/about").status_code == 200
+            assert client.get(f"{API}/graphs").status_code == 200
+            assert store.asked <= 1 + STRANGERS_AT_ONCE
+        finally:
+            store.may_answer.set()
+        until(lambda: client.get("/healthz").status_code == 200, "the store")
+
+
+def stored_link(store: Any) -> str:
+    """The link of a question that a run asks."""
+    with api(store=store) as client:
+        client.run_until_it_stops("r", topic="kelp")
+        path: str = client.act("/runs/r/link")["path"]
+        return path.removeprefix("/answer/")
+
+
+class Hanging(MemoryStore):
+    """A store that doesn't answer until it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+        self.asked = 0
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        self._wait()
+        return super().list(which)
+
+    def head(self, run_id: str) -> RunHead:
+        self._wait()
+        return super().head(run_id)
+
+    def _wait(self) -> None:
+        if not self.may_answer.is_set():
+            self.asked += 1
+            assert self.may_answer.wait(60)
+
+
+def test_one_look_at_the_store_serves_all_who_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: for a moment; then it is looked at again, also after it has failed."""
+    store = Broken()
+    with api(store=store) as client:
+        assert client.get("/healthz").status_code == 200
+        store.is_broken = True
+        assert client.get("/healthz").status_code == 200
+        monkeypatch.setattr(application, "CHECK_LASTS", 0.0)
+        until(lambda: client.get("/healthz").status_code == 503, "the next look")
+        store.is_broken = False
+        assert client.get("/healthz").status_code == 200
 
 
 class Broken(MemoryStore):

@@ -44,8 +44,8 @@ class Served:
     def __enter__(self) -> Self:
         self._thread.start()
         until(lambda: self._server.started, "the start of the server")
-        port = self._server.servers[0].sockets[0].getsockname()[1]
-        self.address = f"http://127.0.0.1:{port}"
+        self.host: tuple[str, int] = self._server.servers[0].sockets[0].getsockname()
+        self.address = f"http://127.0.0.1:{self.host[1]}"
         return self
 
     def __exit__(

@@ -148,6 +148,7 @@ def _add_run_commands(commands: Verbs) -> None:
     )
     # Not nargs="*": that takes no value as soon as an option follows the run, and refuses one after it.
     values.required = False
+    answer.add_argument("--by", metavar="NAME", help="who answers or approves, for the history")
     answer.add_argument(
         "--detach", action="store_true", help="only save the answer: a worker resumes the run"
     )

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+)
+from concurrent.futures import Future
 from contextlib import suppress
 from math import isfinite
+from threading import Lock
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.applications import Starlette
-from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
+from starlette.concurrency import iterate_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -61,6 +74,9 @@ from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard, heade
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
 from limpet.stores.opening import open_store
+from limpet.threads.workers import start_thread
+
+T = TypeVar("T")
 
 PREFIX: Final = "/api/v1"
 
@@ -69,6 +85,12 @@ MAX_BODY: Final = 1_000_000
 
 MAX_STRANGERS_BODY: Final = 100_000
 """The same for one without the token: any number of clients could have the server hold as much at the same time."""
+
+STRANGERS_AT_ONCE: Final = 4
+"""Requests without the token that are answered at the same time, while the others have the other threads."""
+
+CHECK_LASTS: Final = 1.0
+"""Seconds for which it is taken as known whether the store answers."""
 
 MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
@@ -172,6 +194,8 @@ class _Answering:
         self._service = service
         self._guard = guard
         self._metrics = Metrics(service)
+        self._store_check = _StoreCheck(lambda: service.runs.list(limit=1))
+        self._room_for_strangers = CapacityLimiter(STRANGERS_AT_ONCE)
 
     def endpoint(self, endpoint: Endpoint) -> Handler:
         """What Starlette calls for a route."""
@@ -181,9 +205,12 @@ class _Answering:
             checked = await self._read(endpoint, request, user)
             if endpoint.streams:
                 return await self._stream(endpoint, request, checked)
+            room = self._room_for_strangers if user is None else None
             with store_problems_hidden(endpoint.is_public):
                 # In the thread it becomes JSON, too: for a large value that takes long.
-                return await run_in_threadpool(lambda: _response(endpoint.answer(checked)))
+                return await _while_connected(
+                    request, run_sync(lambda: _response(endpoint.answer(checked)), limiter=room)
+                )
 
         return self.reporting(answer)
 
@@ -230,12 +257,12 @@ class _Answering:
     async def _health(self, request: Request) -> Response:
         self._guard.check_host(headers_of(request))
         with store_problems_hidden():
-            await run_in_threadpool(lambda: self._service.runs.list(limit=1))
+            await _while_connected(request, self._store_check.result())
         return _response({"status": "ok"})
 
     async def _show_metrics(self, request: Request) -> Response:
         await self._check(request, None)
-        text = await run_in_threadpool(self._metrics.text)
+        text = await _while_connected(request, run_sync(self._metrics.text))
         return _response(FileAnswer(text.encode(), METRICS_TYPE))
 
     async def _show_document(self, request: Request) -> Response:
@@ -287,6 +314,61 @@ class _Answering:
             self._metrics.note_stream(-1)
             if isinstance(messages, AsyncGenerator):
                 await messages.aclose()  # not when it is garbage: until then, it would follow its run
+
+
+class _StoreCheck:
+    """Whether the store answers: one look at a time, however many ask, and none for a moment after it."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self._look = look
+        self._lock = Lock()
+        self._found: Future[None] | None = None
+        self._outdated_at = 0.0
+
+    async def result(self) -> None:
+        """Return if the store answers. Raises what it has raised."""
+        await asyncio.wrap_future(self._newest())
+
+    def _newest(self) -> Future[None]:
+        with self._lock:
+            found = self._found
+            if found is None or (found.done() and monotonic() >= self._outdated_at):
+                found = Future()
+                found.set_running_or_notify_cancel()  # so that a client that leaves doesn't end it for the others
+                start_thread(lambda: self._find(found), "limpet-store-check")
+                self._found = found
+            return found
+
+    def _find(self, found: Future[None]) -> None:
+        try:
+            self._look()
+        except BaseException as problem:
+            self._outdated_at = monotonic() + CHECK_LASTS
+            found.set_exception(problem)
+        else:
+            self._outdated_at = monotonic() + CHECK_LASTS
+            found.set_result(None)
+
+
+async def _while_connected(request: Request, answer: Coroutine[Any, Any, T]) -> T:
+    """What is answered. Once the client has left, it isn't waited for, nor begun if it waits for a thread."""
+    answering = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        raise ClientDisconnect
+    finally:
+        leaving.cancel()
+        if not answering.done():
+            answering.cancel()
+            answering.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
 
 
 def _path_values(request: Request) -> dict[str, str]:

@@ -55,6 +55,10 @@ MAX_VALUES: Final = 1000
 LONGEST_IN_LIST: Final = 2000
 """Characters of the reason, the error or a question of a run in a list, at most. The run itself has all of them."""
 
+TAGS_IN_LIST: Final = 50
+LONGEST_TAG: Final = 200
+"""Tags of a run in a list, and characters of each, at most."""
+
 MAX_DEPTH: Final = 150
 """Levels of lists and objects in the body of a request, at most. A store keeps a few more."""
 
@@ -206,6 +210,7 @@ def listed_run(info: RunInfo, now: float) -> dict[str, Any]:
         facts[name] = _cut(facts[name])
     if facts["error"]:
         facts["error"] = {name: _cut(value) for name, value in facts["error"].items()}
+    facts["tags"] = [_cut(tag, LONGEST_TAG) for tag in facts["tags"][:TAGS_IN_LIST]]
     for question in facts["questions"]:
         question["prompt"] = _cut(question["prompt"])
         for name in ("choices", "schema"):
@@ -214,9 +219,9 @@ def listed_run(info: RunInfo, now: float) -> dict[str, Any]:
     return facts
 
 
-def _cut(text: Any) -> Any:
-    if isinstance(text, str) and len(text) > LONGEST_IN_LIST:
-        return f"{text[:LONGEST_IN_LIST]}…"
+def _cut(text: Any, most: int = LONGEST_IN_LIST) -> Any:
+    if isinstance(text, str) and len(text) > most:
+        return f"{text[:most]}…"
     return text
 
 

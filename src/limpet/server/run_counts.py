@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Lock
 from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations.run_info import LISTED_STATUSES, expired_leases, status_for_people
-from limpet.journal.run_filter import RunFilter
+from limpet.engine.operations.run_query import RunQuery
 from limpet.journal.store import DAMAGED, RunHead
 
 COUNTING_SHARE: Final = 1 / 10
@@ -32,14 +33,15 @@ class StatusCounts(NamedTuple):
     more: list[str]
 
 
-def count_newest(client: LeaseClient, graph: str | None) -> StatusCounts:
-    """Count up to `COUNTED` runs of each stored status, the newest."""
+def count_newest(client: LeaseClient, query: RunQuery) -> StatusCounts:
+    """Count up to `COUNTED` runs of each stored status that match, the newest. The query has no text."""
     counts: Counter[str] = Counter()
     more: set[str] = set()
     for status in LISTED_STATUSES:
         if status == DAMAGED:
             continue
-        heads = client.store.list(RunFilter((status,), graph=graph, limit=COUNTED + 1))
+        (which,) = replace(query, statuses=(status,)).filters()
+        heads = client.store.list(which._replace(limit=COUNTED + 1))
         found = count_shown(client, heads[:COUNTED])
         counts += found
         if len(heads) > COUNTED:

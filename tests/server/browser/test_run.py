@@ -137,13 +137,15 @@ def test_the_events_of_a_run_are_listed(samples: Any, serve: Any, visitor: Visit
     page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
     expect(page.get_by_role("treeitem", selected=True)).to_be_visible()
     page.keyboard.press("4")
-    events = page.get_by_role("main").get_by_role("list").get_by_role("button")
+    events = page.locator(".events").get_by_role("button")
     expect(events.filter(has_text="step").first).to_be_visible()
     page.get_by_role("combobox").select_option("retry")
     expect(events).to_have_count(2)
     events.first.click()
     expect(events.first).to_have_attribute("aria-expanded", "true")
     expect(page.get_by_role("main")).to_contain_text("ValueError")
+    page.reload()
+    expect(events).to_have_count(2)
 
 
 def test_a_run_that_is_not_there_says_so(samples: Any, serve: Any, visitor: Visitor) -> None:

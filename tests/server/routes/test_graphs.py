@@ -95,6 +95,7 @@ def test_the_schema_of_a_model_is_its_own() -> None:
         (None, {}),
         ({"a": int, "b": Any, "c": object()}, {"a": {"type": "integer"}, "b": {}, "c": {}}),
         (Part, {"name": {"type": "string"}, "size": {"type": "integer"}}),
+        ({"a": [int], "b": list[[str]], "c": {}}, {"a": {}, "b": {"type": "array", "items": {}}, "c": {}}),
     ],
 )
 def test_what_is_not_described_takes_anything(kind: Any, properties: dict[str, Any]) -> None:

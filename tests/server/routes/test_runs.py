@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from time import time
 from typing import Any
 
 import pytest
 
 from limpet import StateGraph, open_store, pause
+from limpet.engine.leases.lease_client import LeaseClient
 from limpet.server import run_counts
 from limpet.server.routes import runs as routes
+from limpet.server.run_counts import RecentAnswers
 from support.graphs import asking, chain
 from support.http_api import Client, api, plain
 from support.http_server import API
@@ -81,6 +84,50 @@ def test_runs_are_counted_by_the_status_that_is_shown(monkeypatch: pytest.Monkey
             "counts": {"failed": 2, "paused": 1, "queued": 1},
             "more": ["failed"],
         }
+
+
+def test_runs_that_match_are_counted() -> None:
+    """H19: by the filters of a list, but for the status and what only a search finds."""
+    with api() as client:
+        fill(client)
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="late", tags=["sea"], queue="slow")
+        failed = {"failed": 3}
+        for filters, counts in (
+            ({"error": "ValueError"}, failed),
+            ({"node": "rate"}, failed),
+            ({"tag": "sea"}, {"queued": 1}),
+            ({"tag": ["sea", "night"]}, {}),
+            ({"queue": "slow"}, {"queued": 1}),
+            ({"since": "1h", "queue": "default"}, {**failed, "paused": 1}),
+            ({"before": "1h"}, {}),
+            ({"parent": "kelp"}, {}),
+        ):
+            assert client.read("/counts", **filters)["counts"] == counts, filters
+        for name in ("status", "text", "unserved"):
+            assert client.read("/counts", 400, **{name: "failed"})["code"] == "usage"
+
+
+def test_a_status_is_that_by_the_clock_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: in a list as in the numbers, wherever the server is."""
+    with api() as client:
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="r", delay="2h")
+        assert client.read("/counts")["counts"] == {"sleeping": 1}
+        monkeypatch.setattr(LeaseClient, "now", lambda self: time() + 3 * 3600)
+        monkeypatch.setattr(RecentAnswers, "get", lambda self, key, find: find())
+        assert client.read("/counts")["counts"] == {"queued": 1}
+        assert client.read("/runs")["runs"][0]["status"] == "queued"
+        assert client.read("/runs/r")["status"] == "queued"
+        assert client.read("/runs/r/timeline")["run"]["status"] == "queued"
+
+
+def test_tags_in_a_list_are_few_and_short() -> None:
+    """H19: a run may have any number of any length; its own route has all of them."""
+    with api() as client:
+        tags = [f"{number:03}{'x' * 300}" for number in range(80)]
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="r", tags=tags)
+        (listed,) = client.read("/runs")["runs"]
+        assert listed["tags"] == [f"{tag[:200]}…" for tag in tags[:50]]
+        assert client.read("/runs/r")["tags"] == tags
 
 
 def test_many_runs_are_changed_with_an_outcome_each() -> None:

@@ -105,13 +105,16 @@ def answer(args: Namespace, output: Output) -> int:
     refuse_cancelled(info.run_id, info.status)
     answers = _answers_typed(args.answer, info)
     if info.shown_status == "running":
-        runs.answer(args.run, answers=answers)
+        runs.answer(args.run, answers=answers, by=args.by)
         return _report_posted(args.run, args, output)
-    if not args.detach and _knows_graph(args, info.graph):
-        graph = graph_of_run(args, output)
-        return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
-    runs.answer(args.run, answers=answers)
-    return _report_queued(args.run, args, output)
+    if args.detach or not _knows_graph(args, info.graph):
+        runs.answer(args.run, answers=answers, by=args.by)
+        return _report_queued(args.run, args, output)
+    graph = graph_of_run(args, output)
+    if args.by is not None:  # a resume doesn't say who answers
+        runs.answer(args.run, answers=answers, by=args.by)
+        answers = None
+    return _follow(partial(graph.stream_resumed, args.run, answers=answers), graph, args, output)
 
 
 def _answers_typed(words: list[str], info: RunInfo) -> dict[str, Any] | None:

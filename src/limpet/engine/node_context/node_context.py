@@ -419,11 +419,11 @@ class NodeContext:
 
         Raises `UsageError` for a task that the workflow doesn't have, or that may have begun.
         """
-        self._report_for("skip").skip(tasks, reason)
+        self._report_for("skip").skip(tasks, self.scope.without_secrets(reason))
 
     def skip_layers(self, count: int = 1, reason: str = "") -> None:
         """Decide that the next layers of the workflow are skipped, where layers are barriers."""
-        self._report_for("skip_layers").skip_layers(count, reason)
+        self._report_for("skip_layers").skip_layers(count, self.scope.without_secrets(reason))
 
     def _add_result(self, result: TaskResult) -> None:
         """Report what a task returned besides its value. Raises `UsageError` for what can't be reported."""

@@ -8,6 +8,7 @@ from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN
 from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chosen_runs
 from limpet.engine.operations.run_info import RunInfo
+from limpet.engine.operations.run_query import RunQuery
 from limpet.errors import UsageError
 from limpet.journal.store import ENDED
 from limpet.server.endpoint import (
@@ -80,10 +81,11 @@ def children(request: ApiRequest) -> dict[str, Any]:
 
 
 def counts(request: ApiRequest) -> dict[str, Any]:
-    """How many runs have each status, as people see it: up to `COUNTED` of each that is stored."""
+    """How many runs that match have each status, as people see it: up to `COUNTED` of each that is stored."""
     client = client_for(request.service.store)
-    graph = request.values.get("graph")
-    return request.service.counts.get(graph, lambda: count_newest(client, graph))._asdict()
+    query = RunQuery.of(client.now(), **request.values)
+    key = tuple(sorted((name, str(value)) for name, value in request.values.items()))
+    return request.service.counts.get(key, lambda: count_newest(client, query))._asdict()
 
 
 def retry(request: ApiRequest) -> dict[str, Any]:
@@ -227,7 +229,7 @@ ENDPOINTS: Final = (
         counts,
         "How many runs have each status",
         "Counts",
-        query=(Parameter("graph", TEXT, "only runs of this graph"),),
+        query=tuple(each for each in FILTERS if each.name not in ("status", "text", "unserved")),
     ),
     Endpoint(
         "POST",

@@ -105,12 +105,12 @@ export function runCode(verb, id) {
   return { cli: `limpet runs ${verb} ${args(id)}`, python: python(`runs.${verb}(${pythonText(id)})`) };
 }
 
-/** To answer a question, or to approve a run if there is none. */
-export function answerCode(id, question = null) {
-  const given = question ? `${pythonText(question.id)}: …` : "";
+/** To answer a question with a value, or to approve a run if there is none. `by` is who does. */
+export function answerCode(id, question, value, by) {
+  const answers = question ? `, answers={${pythonText(question.id)}: ${pythonValue(value)}}` : "";
   return {
-    cli: `limpet answer --detach ${question ? args(id, question.id, "VALUE") : args(id)}`,
-    python: python(question ? `runs.answer(${pythonText(id)}, answers={${given}})` : `runs.answer(${pythonText(id)})`),
+    cli: `limpet answer --detach${option("by", by)} ${question ? args(id, question.id, textOf(value)) : args(id)}`,
+    python: python(`runs.answer(${pythonText(id)}${answers}${by && `, by=${pythonText(by)}`})`),
   };
 }
 

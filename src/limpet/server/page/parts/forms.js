@@ -12,7 +12,7 @@ import { shortForm } from "./values.js";
 const FEW = 6;
 const SHORT = 24;
 
-/** The form of one question. `answer(value, by)` sends it, and is awaited; `code` does the same without this page. */
+/** The form of one question. `answer(value, by)` sends it, and is awaited; `code(value, by)` does it elsewhere. */
 export class QuestionForm {
   constructor(question, answer, { asksName = true, code = null } = {}) {
     this.question = question;
@@ -37,7 +37,7 @@ export class QuestionForm {
       this.problem && h("p.field-problem", { role: "alert" }, this.problem),
       h("div.question-actions", this.actions()),
       this.asksName && nameInput(),
-      this.code && codePanel(this.code),
+      this.code && codePanel(this.code(this.example(), settings.name)),
     );
   }
 
@@ -55,6 +55,12 @@ export class QuestionForm {
         buttonText(each),
       ),
     );
+  }
+
+  /** The answer by now; until there is one, such an answer. */
+  example() {
+    const value = this.buttons ? this.buttons[0] : this.field.peek();
+    return value === EMPTY ? "VALUE" : value;
   }
 
   submit(event) {

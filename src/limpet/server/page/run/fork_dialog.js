@@ -7,17 +7,21 @@ import { actionForm, forkCode, needsGraph, textField } from "../parts/code.js";
 import { attempt, closeDialog, openDialog, say } from "../parts/dialog.js";
 import { size } from "../parts/labels.js";
 
-/** Open the dialog. `knowsGraph` says whether the server has the code of the graph, which edits and new runs need. */
-export function openForkDialog(run, step, knowsGraph) {
-  const work = new ForkWork(run, step, knowsGraph);
+/**
+ * Open the dialog, with the state of a `branch` if there is one. `knowsGraph` says whether the server has the code of the
+ * graph, which edits and new runs need.
+ */
+export function openForkDialog(run, options) {
+  const work = new ForkWork(run, options);
   openDialog({ title: `Fork ${run.run_id}`, view: () => work.view(), wide: true });
   work.load();
 }
 
 class ForkWork {
-  constructor(run, step, knowsGraph) {
+  constructor(run, { step, branch, knowsGraph }) {
     this.run = run;
     this.step = step ?? run.step;
+    this.branch = branch;
     this.knowsGraph = knowsGraph;
     this.newId = "";
     this.begin = true;
@@ -37,7 +41,7 @@ class ForkWork {
     this.problem = "";
     refresh();
     await attempt(async () => {
-      const found = await get(runPath(this.run.run_id, "/state"), { step });
+      const found = await this.stateAfter(step);
       if (step !== this.step) return;
       this.original = Object.fromEntries(Object.entries(found.values).map(([key, value]) => [key, textOf(value, 2)]));
       this.large = found.large;
@@ -46,10 +50,22 @@ class ForkWork {
     }, this);
   }
 
+  /** The state that is edited: that of the branch, unless it isn't open then. */
+  async stateAfter(step) {
+    const path = runPath(this.run.run_id, "/state");
+    try {
+      return await get(path, { step, branch: this.branch });
+    } catch (error) {
+      if (!this.branch || error.status !== 400) throw error;
+      this.branch = "";
+      return get(path, { step });
+    }
+  }
+
   loadLarge(key) {
-    const { step } = this;
+    const { step, branch } = this;
     return attempt(async () => {
-      const found = await get(runPath(this.run.run_id, "/state"), { step, key });
+      const found = await get(runPath(this.run.run_id, "/state"), { step, branch, key });
       if (step !== this.step || !this.original) return;
       this.original[key] = textOf(found.values[key], 2);
       Object.assign(this.foreign, found.not_json);
@@ -74,6 +90,7 @@ class ForkWork {
         "The new run begins with the state that this one had after step ",
         this.stepInput(),
         ". Finished steps don't run again.",
+        this.branch && ` You see the state of ${this.branch}. Edits reach all branches that have not ended.`,
       ],
       ask: [
         this.original === null ? h("p.faint", "loading the state …") : this.editors(),

@@ -59,47 +59,26 @@ export class Inspector {
   }
 
   async loadRow(row, signal) {
-    let problem = "";
-    let detail = null;
-    let changes = null;
-    try {
-      // Both at once, as a page that is paused meanwhile asks for nothing more.
-      [detail, changes] = await Promise.all([
-        get(runPath(this.id, `/timeline/${row.id}`), {}, { signal }),
-        isStep(row) ? this.loadChanges(row, signal) : null,
-      ]);
-    } catch (error) {
-      problem = error.message;
-    }
+    const { step, branch } = row;
+    const ask = (rest, query) => get(runPath(this.id, rest), query, { signal });
+    const changed = isStep(row) && ask("/diff", { a: step - 1, b: step, branch });
+    const needsState = stateStep(row) !== undefined && (step === undefined || this.mode === "state");
+    const stored = needsState && ask("/state", { step: stateStep(row), branch });
+    // All at once, as a page that is paused meanwhile asks for nothing more. Old states may be no longer kept.
+    const found = await Promise.allSettled([ask(`/timeline/${row.id}`, {}), changed, stored]);
     if (signal.aborted) return;
     if (row.id !== this.row.id) this.clear();
-    Object.assign(this, { row, detail, changes, problem });
-    if (this.mode !== "state") this.state = null;
-    else if (this.hasStep()) await this.loadState();
+    const [detail, difference, state] = found.map((each) => each.value || null);
+    Object.assign(this, { row, detail, changes: difference?.changes, state, problem: found[0].reason?.message });
     refresh();
   }
 
-  /** How the state after the step differs from the one before; null if that is no longer kept. */
-  async loadChanges({ step, branch }, signal) {
-    try {
-      return (await get(runPath(this.id, "/diff"), { a: step - 1, b: step, branch }, { signal })).changes;
-    } catch {
-      return null;
-    }
-  }
-
   loadState() {
-    const { id, branch } = this.row;
-    const step = this.stateStep();
+    const { row } = this;
     return attempt(async () => {
-      const found = await get(runPath(this.id, "/state"), { step, branch });
-      if (this.row.id === id && this.stateStep() === step) this.state = found;
+      const found = await get(runPath(this.id, "/state"), { step: stateStep(row), branch: row.branch });
+      if (this.row === row) this.state = found;
     });
-  }
-
-  /** The step whose state is shown: its own, or of a row that hasn't completed the one before. */
-  stateStep() {
-    return this.row?.step ?? this.row?.after;
   }
 
   /** The step after which a fork calls the row's node again. */
@@ -108,7 +87,7 @@ export class Inspector {
   }
 
   hasStep() {
-    return this.stateStep() !== undefined;
+    return stateStep(this.row) !== undefined;
   }
 
   view(run, forms, isReadOnly) {
@@ -154,7 +133,7 @@ export class Inspector {
       "section.panel.panel-error",
       { "aria-label": "error" },
       error ? h("p.error-text", h("b", `${error.type}: `), error.message) : h("p.error-text", text),
-      error?.node && h("p.faint", `in ${error.node}`),
+      error && h("p.faint", [error.node && `in ${error.node}`, lastFrame(error)].filter(Boolean).join(" · ")),
       error?.traceback &&
         h(
           "details.traceback",
@@ -222,9 +201,10 @@ export class Inspector {
   }
 
   content() {
-    if (this.row.kind === "branch" && !this.hasStep()) return null;
-    const hasChanges = !this.hasStep() || (isStep(this.row) && (this.changes || !this.detail));
-    const modes = [...(hasChanges ? ["changed"] : []), "update", "state"];
+    if (!this.hasStep()) return null;
+    const hasChanges = isStep(this.row) && (this.changes || !this.detail);
+    const ofStep = [...(hasChanges ? ["changed"] : []), "update", "state"];
+    const modes = this.row.step === undefined ? ["input"] : ofStep;
     const chosen = modes.includes(this.mode) ? this.mode : modes[0];
     return h(
       "section.panel",
@@ -239,7 +219,8 @@ export class Inspector {
   }
 
   copyJson(mode) {
-    const data = { changed: this.changes, update: this.detail?.update, state: this.state?.values }[mode];
+    const state = this.state?.values;
+    const data = { changed: this.changes, update: this.detail?.update, state, input: state }[mode];
     return data && copyJsonButton(data);
   }
 
@@ -251,12 +232,10 @@ export class Inspector {
 
   shown(mode) {
     if (!this.detail && !this.problem) return h("p.faint", "loading …");
-    if (mode === "changed")
-      return this.changes
-        ? diffView({ changes: this.changes, load: (key) => this.loadChange(key), tree: this.tree })
-        : this.unfinished();
-    if (mode === "state") return this.stateContent();
-    if (!this.detail?.update) return this.unfinished();
+    if (mode === "changed" && this.changes)
+      return diffView({ changes: this.changes, load: (key) => this.loadChange(key), tree: this.tree });
+    if (mode === "state" || mode === "input") return this.stateContent(mode);
+    if (!this.detail?.update) return null;
     return stateTree({
       values: this.detail.update,
       large: this.detail.large ?? {},
@@ -265,16 +244,8 @@ export class Inspector {
     });
   }
 
-  unfinished() {
-    if (this.problem) return null;
-    const words =
-      this.row.end === undefined || this.row.status === "failed" ? "It has saved nothing." : "It changed nothing.";
-    return h("p.faint", words);
-  }
-
-  stateContent() {
-    if (!this.hasStep()) return this.unfinished();
-    if (!this.state) return h("p.faint", "loading …");
+  stateContent(mode) {
+    if (!this.state) return h("p.faint", mode === "state" ? "loading …" : "It is no longer kept.");
     return stateTree({
       values: this.state.values,
       large: this.state.large,
@@ -296,7 +267,7 @@ export class Inspector {
 
   loadValue(key) {
     const { values, large } = this.state;
-    const query = { step: this.stateStep(), branch: this.row.branch, key };
+    const query = { step: stateStep(this.row), branch: this.row.branch, key };
     return this.loadLarge("/state", query, (found) => putLarge(found.values, values, large));
   }
 
@@ -368,13 +339,26 @@ export class Inspector {
     if (!this.hasStep()) return null;
     return h(
       "div.inspector-actions",
-      !isReadOnly && h("button", { onclick: () => this.fork(this.stepBefore()) }, "fork before this step"),
+      !isReadOnly && h("button", { onclick: () => this.fork(this.stepBefore(), this.row.branch) }, "fork before this step"),
       !isReadOnly &&
         this.row.step !== undefined &&
-        h("button", { onclick: () => this.fork(this.row.step) }, "fork after it"),
-      codePanel(stateCode(run.run_id, this.stateStep(), this.row.branch)),
+        h("button", { onclick: () => this.fork(this.row.step, this.row.branch) }, "fork after it"),
+      codePanel(stateCode(run.run_id, stateStep(this.row), this.row.branch)),
     );
   }
+}
+
+/** The step whose state is shown with a row: its own, or of one that hasn't completed the one before. */
+function stateStep(row) {
+  return row.step ?? row.after;
+}
+
+const FRAME = /File "(?:[^"]*[\\/])?([^"]+)", line (\d+), in (.+)/g;
+
+/** Where an error was raised. */
+function lastFrame({ traceback }) {
+  const [, file, line, name] = [...(traceback ?? "").matchAll(FRAME)].pop() ?? [];
+  return file && `${file}:${line} in ${name}`;
 }
 
 /** Whether a row is a step that is complete. */

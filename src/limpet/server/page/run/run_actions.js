@@ -169,7 +169,7 @@ export class RunActions {
       title: "Approve",
       about: this.run.reason ?? "The run continues.",
       ask: nameInput,
-      code: () => answerCode(this.id),
+      code: () => answerCode(this.id, null, null, settings.name),
       action: () => this.post("/answer", settings.name ? { by: settings.name } : {}),
     });
   }

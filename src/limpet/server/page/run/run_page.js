@@ -13,7 +13,7 @@ import { Inspector } from "./inspector.js";
 import { actionsFor, isUnclaimed, RunActions, runHeader } from "./run_actions.js";
 import { isWorking, TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
-import { EventsView, GraphView, StateView, tabs } from "./views.js";
+import { EventsView, GraphView, StateView, stepOf, tabs } from "./views.js";
 
 const VIEWS = ["timeline", "graph", "state", "events"];
 /** Milliseconds after which a run that has ended is looked at again: another process may retry it. */
@@ -35,7 +35,7 @@ export class RunPage {
     this.problem = null;
     this.forms = new Map();
     this.model = new TimelineModel();
-    this.inspector = new Inspector({ id: this.id, fork: (step) => this.fork(step) });
+    this.inspector = new Inspector({ id: this.id, fork: (step, branch) => this.fork(step, branch) });
     this.state = new StateView(this.id);
     this.events = new EventsView(this.id);
     this.timeline = new TimelineView({
@@ -88,7 +88,7 @@ export class RunPage {
       run: () => this.run,
       knowsGraph: () => this.knowsGraph(),
       step: () => this.inspector.stepBefore(),
-      fork: () => this.fork(this.inspector.stepBefore()),
+      fork: () => this.fork(this.inspector.stepBefore(), this.inspector.row?.branch),
       whenDone: () => this.reload(),
     });
   }
@@ -98,6 +98,8 @@ export class RunPage {
     const view = query.get("view");
     const row = query.get("row");
     this.viewName = VIEWS.includes(view) ? view : "timeline";
+    this.state.step = stepOf(query.get("step"));
+    this.events.type = query.get("type") ?? "";
     this.chosenRow = row !== null && /^\d+$/.test(row) ? Number(row) : null;
     if (this.run) {
       this.loadView();
@@ -247,8 +249,8 @@ export class RunPage {
     if (name) this.actions[name]();
   }
 
-  fork(step) {
-    openForkDialog(this.run, step, this.knowsGraph());
+  fork(step, branch) {
+    openForkDialog(this.run, { step, branch, knowsGraph: this.knowsGraph() });
   }
 
   /** Whether the server has the code of its graph. */
@@ -318,7 +320,7 @@ export class RunPage {
     for (const id of this.forms.keys()) if (!open.some((each) => each.id === id)) this.forms.delete(id);
     return open.map((question) => {
       if (!this.forms.has(question.id)) {
-        const code = answerCode(this.id, question);
+        const code = (value, by) => answerCode(this.id, question, value, by);
         this.forms.set(
           question.id,
           new QuestionForm(question, (value, by) => this.answer(question, value, by), { code }),

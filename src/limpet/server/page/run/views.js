@@ -173,8 +173,12 @@ export class StateView {
   }
 
   view(run) {
-    const choose = (event) => this.load(Number(event.target.value));
-    const chosen = { min: 0, max: run.step, value: String(this.step ?? run.step), onchange: choose };
+    const choose = (step) => {
+      setQuery({ step });
+      this.load(stepOf(step));
+    };
+    const onchange = (event) => choose(event.target.value);
+    const chosen = { min: 0, max: run.step, value: String(this.step ?? run.step), onchange };
     return h(
       "section.state-view",
       h(
@@ -185,7 +189,7 @@ export class StateView {
           h("input", { type: "number", ...chosen }),
         ),
         h("input", { type: "range", "aria-label": "step", ...chosen }),
-        h("button.small", { disabled: this.step === null, onclick: () => this.load(null) }, "newest"),
+        h("button.small", { disabled: this.step === null, onclick: () => choose(null) }, "newest"),
         this.state && copyJsonButton(this.state.values),
       ),
       this.problem && h("p.field-problem", this.problem),
@@ -236,6 +240,7 @@ export class EventsView {
   }
 
   choose(type) {
+    setQuery({ type });
     this.type = type;
     this.load(true);
   }
@@ -403,6 +408,7 @@ function sum(sizes) {
   return Object.values(sizes).reduce((total, each) => total + each, 0);
 }
 
-function stepOf(text) {
+/** The step that a text names; null if it names none. */
+export function stepOf(text) {
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
 }

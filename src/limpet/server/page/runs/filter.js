@@ -4,11 +4,10 @@ import { h, refresh } from "../core/dom.js";
 
 /** The bar. `apply` gets the text when it has changed; `open` a word that may be the id of a run. */
 export class FilterBar {
-  constructor({ text, apply, open, seen }) {
+  constructor({ text, apply, open }) {
     this.text = text;
     this.apply = apply;
     this.open = open;
-    this.seen = seen;
     this.suggestions = [];
     this.chosen = -1;
     this.isOpen = false;
@@ -88,7 +87,7 @@ export class FilterBar {
   }
 
   suggest(input) {
-    this.suggestions = suggestionsFor(input.value, input.selectionStart ?? input.value.length, this.seen());
+    this.suggestions = suggestionsFor(input.value, input.selectionStart ?? input.value.length);
     const [word] = idIn(input.value);
     if (word) this.suggestions.unshift({ text: word, about: "open the run with this id", opens: word });
     this.chosen = -1;
@@ -168,6 +167,23 @@ function idIn(text) {
 /** The words before a colon, and the statuses, each with what it means: as the server has them. */
 export const known = { filters: {}, statuses: {} };
 
+const VALUES = {
+  graph: (run) => [run.graph],
+  tag: (run) => run.tags,
+  node: (run) => [run.node],
+  queue: (run) => [run.queue],
+  error: (run) => [run.error?.type],
+  parent: (run) => [run.parent],
+};
+const seen = Object.fromEntries(Object.keys(VALUES).map((name) => [name, new Set()]));
+
+/** Remember the values of runs for suggestions, until the page is loaded again. */
+export function noteSeen(runs) {
+  for (const [name, valuesOf] of Object.entries(VALUES)) {
+    for (const value of runs.flatMap(valuesOf)) if (value) seen[name].add(value);
+  }
+}
+
 const TIMES = ["10m", "1h", "24h", "7d", "30d"];
 const SEVERAL = new Set(["status", "tag"]);
 const TERM = /(?:([a-z_]+):)?(?:"((?:[^"\\]|\\.)*)"?|(\S+))/g;
@@ -236,11 +252,8 @@ export function statusesOf(text) {
   return new Set(queryOf(text).query.status ?? []);
 }
 
-/**
- * What may be meant where the cursor is: each with its `text`, what it is `about`, and the whole filter with it.
- * `seen` has values of graphs, tags, nodes and so on that are known.
- */
-export function suggestionsFor(text, cursor, seen) {
+/** What may be meant where the cursor is: each with its `text`, what it is `about`, and the whole filter with it. */
+function suggestionsFor(text, cursor) {
   const terms = termsOf(text);
   const term = terms.find((each) => each.start <= cursor && cursor <= each.end) ?? {
     start: cursor,
@@ -249,7 +262,7 @@ export function suggestionsFor(text, cursor, seen) {
   };
   const typed = text.slice(term.start, cursor);
   const [, name, part] = /^([a-z_]+):"?(.*)$/s.exec(typed) ?? [null, null, typed];
-  const found = name ? valuesFor(name, part, seen) : namesFor(part);
+  const found = name ? valuesFor(name, part) : namesFor(part);
   return found.map((each) => {
     const next = text.slice(0, term.start) + each.text;
     return { ...each, filter: next + text.slice(term.end), cursor: next.length };
@@ -266,10 +279,10 @@ function namesFor(part) {
   return found;
 }
 
-function valuesFor(name, part, seen) {
+function valuesFor(name, part) {
   const abouts = name === "status" ? known.statuses : {};
   const times = name.includes("since") || name.includes("before") ? TIMES : [];
-  const values = name === "unserved" ? ["true"] : [...Object.keys(abouts), ...times, ...(seen[name] ?? [])];
+  const values = name === "unserved" ? ["true"] : [...Object.keys(abouts), ...times, ...[...(seen[name] ?? [])].sort()];
   const last = part.split(",").pop().toLowerCase();
   const before = name === "status" && part.includes(",") ? part.slice(0, part.lastIndexOf(",") + 1) : "";
   const matches = values.filter((each) => each.toLowerCase().startsWith(last) && each !== part);

@@ -48,7 +48,13 @@ function row(run, selection, toggle, isChosen) {
   const classes = ["run-row", isChosen && "chosen", isSelected && "selected"].filter(Boolean);
   return h(
     "tr",
-    { key: run.run_id, class: classes.join(" "), "data-run": run.run_id, onshow: isChosen ? bringIntoView : null },
+    {
+      key: run.run_id,
+      class: classes.join(" "),
+      "data-run": run.run_id,
+      "aria-current": isChosen ? "true" : null,
+      onshow: isChosen ? bringIntoView : null,
+    },
     selection &&
       h(
         "td.c-select",
@@ -133,6 +139,7 @@ export class WaitingList {
     const found = await get("/questions", { limit: 50 }, { signal });
     this.runs = found.runs;
     this.total = found.total;
+    this.hasMore = found.more;
     const ids = new Set(this.runs.flatMap((run) => run.questions.map((each) => keyOf(run, each))));
     for (const key of this.forms.keys()) if (!ids.has(key)) this.forms.delete(key);
     refresh();
@@ -153,7 +160,7 @@ export class WaitingList {
           "button.heading",
           { "aria-expanded": String(this.isOpen), onclick: toggle },
           h("span", { "aria-hidden": "true" }, this.isOpen ? "▾ " : "▸ "),
-          `Waiting for you (${count(this.total)})`,
+          `Waiting for you (${count(this.total)}${this.hasMore ? "+" : ""})`,
         ),
       ),
       this.isOpen &&
@@ -167,7 +174,7 @@ export class WaitingList {
 
   /** The way to those that aren't shown: here, as far as they are loaded. */
   more() {
-    const left = `${count(this.total - this.shows)} more`;
+    const left = `${count(this.total - this.shows)}${this.hasMore ? "+" : ""} more`;
     if (this.shows >= this.runs.length) return h("a", { href: pageUrl("runs", { q: "status:paused" }) }, left);
     const showAll = () => {
       this.shows = this.runs.length;

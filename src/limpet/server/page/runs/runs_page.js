@@ -5,10 +5,11 @@ import { h, refresh } from "../core/dom.js";
 import { settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { codeBlock } from "../parts/code.js";
-import { attempt, complain } from "../parts/dialog.js";
+import { attempt, complain, giveFocus } from "../parts/dialog.js";
 import { count, statusMark, toneOf } from "../parts/labels.js";
+import { openForkDialog } from "../run/fork_dialog.js";
 import { openBulkDialog } from "./bulk_dialog.js";
-import { FilterBar, known, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
+import { FilterBar, known, noteSeen, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
 import { runsTable, WaitingList } from "./lists.js";
 
 const PAGE = 50;
@@ -43,7 +44,6 @@ export class RunsPage {
       text: this.filter,
       apply: (text) => this.apply(text),
       open: (id, options) => this.openRun(id, options),
-      seen: () => this.seen(),
     });
   }
 
@@ -54,6 +54,8 @@ export class RunsPage {
       k: () => this.move(-1),
       Enter: () => this.openChosen(),
       x: () => this.selectChosen(),
+      r: () => this.withChosen((run) => this.openBulk("retry", { ids: [run.run_id] })),
+      f: () => this.withChosen((run) => openForkDialog(run, { knowsGraph: this.graphs.includes(run.graph) })),
       Escape: () => this.clearSelection(),
     });
     this.load();
@@ -141,15 +143,20 @@ export class RunsPage {
     if (this.isStale) this.loadSoon();
   }
 
-  /** What is loaded first is what is looked at first: the runs. */
+  /** What is looked at first comes first: the runs, with those above them, so that they don't move at once. */
   async loadAll(query, signal) {
-    const found = await get("/runs", { ...query, after: this.after, limit: PAGE }, { signal });
+    const [found] = await Promise.all([
+      get("/runs", { ...query, after: this.after, limit: PAGE }, { signal }),
+      !this.runs && this.waiting.load(signal),
+    ]);
+    const isFirst = !this.runs;
     this.runs = found.runs;
+    noteSeen(this.runs);
     this.next = found.next;
     this.searched = found.searched;
     this.loadedAt = performance.now();
     refresh();
-    await Promise.all([this.loadCounts(signal), this.waiting.load(signal)]);
+    await Promise.all([this.loadCounts(signal), !isFirst && this.waiting.load(signal)]);
   }
 
   /** Load what is shown again, once a second at most. What is being loaded comes first, however long it takes. */
@@ -161,28 +168,16 @@ export class RunsPage {
   }
 
   async loadCounts(signal) {
-    this.counts = await get("/counts", { graph: queryOf(this.filter).query.graph }, { signal });
+    const { status, text, unserved, ...query } = queryOf(this.filter).query;
+    this.counts = await get("/counts", query, { signal });
     refresh();
   }
 
   loadGraphs() {
     return attempt(async () => {
       this.graphs = (await get("/graphs")).graphs.map((each) => each.name);
+      noteSeen(this.graphs.map((graph) => ({ graph })));
     });
-  }
-
-  /** Values for the suggestions of the filter, from what was loaded. */
-  seen() {
-    const runs = this.runs ?? [];
-    const all = (values) => [...new Set(values.filter(Boolean))].sort();
-    return {
-      graph: all([...this.graphs, ...runs.map((run) => run.graph)]),
-      tag: all(runs.flatMap((run) => run.tags)),
-      node: all(runs.map((run) => run.node)),
-      queue: all(runs.map((run) => run.queue)),
-      error: all(runs.map((run) => run.error?.type)),
-      parent: all(runs.map((run) => run.parent)),
-    };
   }
 
   async openRun(id, { quietly = false } = {}) {
@@ -203,7 +198,9 @@ export class RunsPage {
     if (!this.runs?.length) return;
     const next = Math.min(Math.max(this.chosen + by, 0), this.runs.length - 1);
     this.chosenId = this.runs[next].run_id;
+    document.activeElement.blur(); // until the other row is shown, Enter would open the one before
     refresh();
+    requestAnimationFrame(() => giveFocus(document.querySelector(".run-row.chosen .c-run a")));
   }
 
   openChosen() {
@@ -214,8 +211,13 @@ export class RunsPage {
   }
 
   selectChosen() {
+    this.withChosen((run) => this.toggle(run.run_id, false));
+  }
+
+  /** Do something with the run that was chosen by keys, unless nothing can be changed. */
+  withChosen(action) {
     const run = this.runs?.[this.chosen];
-    if (run && !this.about.read_only) this.toggle(run.run_id, false);
+    if (run && !this.about.read_only) action(run);
   }
 
   toggle(id, withRange) {
@@ -323,13 +325,16 @@ export class RunsPage {
   }
 
   doWithAll(verb) {
-    const { query } = queryOf(this.filter);
+    if (this.allMatching) this.openBulk(verb, { filters: queryOf(this.filter).query });
+    else this.openBulk(verb, { ids: [...this.selection] });
+  }
+
+  openBulk(verb, which) {
     const whenDone = () => {
       this.clearSelection();
       this.load();
     };
-    if (this.allMatching) openBulkDialog(verb, { filters: query, whenDone });
-    else openBulkDialog(verb, { ids: [...this.selection], whenDone });
+    openBulkDialog(verb, { ...which, whenDone });
   }
 
   content() {
