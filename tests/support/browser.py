@@ -178,6 +178,7 @@ class Visitor:
             context.close()
         if self._is_at_desk:
             page = self._desk.page
+            page.unroute_all(behavior="ignoreErrors")
             page.goto("about:blank")
             page.mouse.move(0, 0)
             page.emulate_media(color_scheme="light", reduced_motion="no-preference")
@@ -218,3 +219,13 @@ def address_of(server: Site, path: str, token: str = TOKEN) -> str:
         return server.address + path
     sign = "&" if "?" in path else "?"
     return f"{server.address}{path}{sign}token={quote(token)}"
+
+
+def answer_all(page: Page, held: list[Route]) -> None:
+    """Let the requests through that were held, and wait until the page has their answers."""
+    assert held
+    for route in held:
+        with page.expect_response(route.request.url):
+            route.continue_()
+    held.clear()
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

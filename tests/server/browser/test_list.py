@@ -5,11 +5,35 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 from limpet import MemoryStore
+from limpet.server.routes import questions
 from support import sample_runs
-from support.browser import PHONE, Page, Visitor, address_of, expect
+from support.browser import PHONE, SCREEN, Page, Route, Visitor, address_of, answer_all, expect
 from support.http_server import TOKEN
 from support.waiting import until
+
+LIST = re.compile(r"/api/v1/runs\?")
+"""Requests for the list."""
+
+COUNTS_MESSAGES = """
+const Source = window.EventSource;
+window.EventSource = class extends Source {
+  constructor(...given) {
+    super(...given);
+    this.addEventListener("open", () => (window.heard = 0));
+    this.addEventListener("changed", () => (window.heard += 1));
+  }
+};
+"""
+"""Has the page count the changes that it is told of, since its stream is open."""
+
+HOLDS_FILTER = """
+const later = window.setTimeout;
+window.setTimeout = (call, time, ...rest) => (time === 300 ? ((window.typed = call), 0) : later(call, time, ...rest));
+"""
+"""Has the page apply what is typed into the filter when `typed` is called."""
 
 
 def shown(page: Page, *run_ids: str) -> None:
@@ -223,6 +247,98 @@ def test_a_new_run_appears_and_the_others_keep_their_order(serve: Any, visitor: 
     assert page.evaluate("document.querySelector('h1').dataset.seen") == "yes"
 
 
+def test_a_list_that_loads_slowly_is_shown_though_runs_change(serve: Any, visitor: Visitor) -> None:
+    """H20: what is being loaded comes first; the changes since are loaded afterwards."""
+    store, graph = queued_runs(1)
+    page = visitor.arrive(server := serve(store, [graph]), viewport=SCREEN)
+    page.add_init_script(COUNTS_MESSAGES)
+    held: list[Route] = []
+    answered: list[bool] = []
+    page.route(LIST, lambda route: route.continue_() if answered else held.append(route))
+    page.goto(address_of(server, "/"))
+    until(lambda: page.evaluate("window.heard !== undefined"), "the stream")
+    for number in (1, 2):
+        heard = page.evaluate("window.heard")
+        graph.start({"until": 3}, run_id=f"run-{number}")
+        until(lambda heard=heard: page.evaluate("window.heard") > heard, "a message")
+    assert len(held) == 1
+    answered.append(True)
+    answer_all(page, held)
+    shown(page, "run-2", "run-1", "run-0")
+
+
+def test_runs_that_wait_do_not_move_the_others_when_the_list_is_opened(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: both are shown at the same time."""
+    page = visitor.arrive(server := serve(samples.store, samples.graphs.values()), viewport=SCREEN)
+    held: list[Route] = []
+    page.route(re.compile("/questions"), lambda route: held.append(route))
+    with page.expect_response(LIST):
+        page.goto(address_of(server, "/"))
+    assert page.locator(".run-row").count() == 0
+    answer_all(page, held)
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    expect(page.get_by_role("region", name="runs that wait for you")).to_be_visible()
+
+
+def test_chips_count_what_the_filter_finds(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: whatever their status is, so that each says what a click on it shows."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs?q=tag%3Anightly")
+    chips = page.get_by_role("group", name="filter by status").get_by_role("button")
+    expect(chips).to_have_text(["1 failed", "1 paused", "1 completed"])
+    page.get_by_role("button", name="1 failed").click()
+    shown(page, "rocks-5")
+    expect(chips).to_have_text(["1 failed", "1 paused", "1 completed"])
+
+
+def test_suggestions_know_what_was_shown_before(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: not only what is in the list now."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()))
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    box = page.get_by_role("combobox", name="filter the runs")
+    box.fill("graph:import ")
+    shown(page, "batch-6")
+    box.press_sequentially("tag:")
+    expect(page.get_by_role("option", name="tag:nightly")).to_be_visible()
+
+
+def test_the_run_that_was_chosen_by_keys_is_retried_and_forked(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: with the same keys as on its own page."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs?q=rocks")
+    page.goto(page.url.replace("?q=rocks", "?q=status%3Afailed"))
+    shown(page, "rocks-5")
+    page.keyboard.press("j")
+    expect(page.get_by_role("link", name="rocks-5")).to_be_focused()
+    expect(page.get_by_role("row", name="rocks-5")).to_have_attribute("aria-current", "true")
+    page.keyboard.press("f")
+    dialog = page.get_by_role("dialog", name="Fork rocks-5")
+    expect(dialog.get_by_role("spinbutton", name="step")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    page.keyboard.press("r")
+    page.get_by_role("dialog", name="Retry runs").get_by_role("button", name="Retry 1 run").click()
+    expect(page.get_by_text("1 run handed to the workers")).to_be_visible()
+    assert samples.graphs["research"].get("rocks-5").info.shown_status == "queued"
+
+
+def test_a_page_that_is_left_while_a_filter_is_typed_keeps_its_address(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: the filter isn't put into that of the next one."""
+    page = visitor.arrive(server := serve(samples.store, samples.graphs.values()), viewport=SCREEN)
+    page.add_init_script(HOLDS_FILTER)
+    page.goto(address_of(server, "/"))
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    page.get_by_role("combobox", name="filter the runs").press_sequentially("abc")
+    page.evaluate("document.querySelector('nav a[href$=graphs]').click()")
+    expect(page.get_by_role("heading", name="Graphs")).to_be_visible()
+    page.evaluate("window.typed()")
+    assert page.url == f"{server.address}/graphs"
+
+
 def test_a_store_that_can_only_be_read_offers_no_changes(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20."""
     server = serve(samples.store, samples.graphs.values(), read_only=True)
@@ -256,6 +372,21 @@ def test_all_runs_that_wait_for_a_person_can_be_reached(serve: Any, visitor: Vis
     expect(page.get_by_role("row")).to_have_count(51)
     page.get_by_role("link", name="older").click()
     expect(page.get_by_role("link", name="asked-0")).to_have_count(1)
+
+
+def test_where_very_many_wait_the_number_says_that_there_are_more(
+    serve: Any, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H20."""
+    monkeypatch.setattr(questions, "MAX_PAUSED", 7)
+    store = MemoryStore()
+    graph = sample_runs.survey().compile(store=store)
+    for number in range(9):
+        list(graph.stream({}, run_id=f"asked-{number}"))
+    page = visitor.open(serve(store, [graph]))
+    waiting = page.get_by_role("region", name="runs that wait for you")
+    expect(waiting.get_by_role("heading", name="Waiting for you (7+)")).to_be_visible()
+    expect(waiting.get_by_role("button", name="2+ more")).to_be_visible()
 
 
 def test_a_list_without_boxes_shows_whole_ids_on_a_phone(samples: Any, serve: Any, visitor: Visitor) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from limpet import END, LimpetError, MemoryStore, RunPaused, StateGraph, emit, pause
 from limpet.testing import FakeClock
 from support import sample_runs
-from support.browser import PHONE, SCREEN, Locator, Page, Route, Visitor, address_of, expect
+from support.browser import PHONE, SCREEN, Locator, Page, Route, Visitor, address_of, answer_all, expect
 
 SOONER = """
 const later = window.setTimeout;
@@ -317,16 +317,6 @@ def test_large_values_of_events_and_output_are_loaded_when_they_are_asked_for(
     step(page, "first").click()
     inspector(page).get_by_role("region", name="emitted").get_by_role("button", name="49 kB, show").click()
     expect(inspector(page).get_by_text("emitted" * 20).first).to_be_visible()
-
-
-def answer_all(page: Page, held: list[Route]) -> None:
-    """Let the requests through that were held, and wait until the page has their answers."""
-    assert held
-    for route in held:
-        with page.expect_response(route.request.url):
-            route.continue_()
-    held.clear()
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def failing_after(steps: int) -> StateGraph:

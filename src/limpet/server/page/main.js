@@ -107,7 +107,7 @@ const LOGO = new URL("./logo.svg", import.meta.url).pathname;
 const LIVE_WORDS = { on: "live", wait: "connecting", off: "ended", lost: "connection lost" };
 
 /** The bar on top. `page` is the one that is open. */
-export function topBar(page, current, about) {
+function topBar(page, current, about) {
   return h(
     "header.top",
     h("a.brand", { href: `${ROOT}/` }, h("img", { src: LOGO, alt: "", width: 26, height: 26 }), h("span", "Limpet")),
@@ -201,8 +201,8 @@ const KEYS = [
   ["?", "this help"],
 ];
 
-/** Show them. */
-export function openHelp() {
+/** Show the keys. */
+function openHelp() {
   const view = () => [
     h(
       "dl.keys",

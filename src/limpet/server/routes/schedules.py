@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from limpet.engine.leases.lease_client import client_for
 from limpet.engine.schedules.schedule import find_schedule
-from limpet.engine.schedules.schedule_info import ScheduleInfo
+from limpet.engine.schedules.schedule_info import ScheduleInfo, with_run_statuses
 from limpet.server.endpoint import (
     FLAG,
     INTEGER,
@@ -85,12 +86,10 @@ def workers(request: ApiRequest) -> dict[str, Any]:
     }
 
 
-def _facts(service: Service, info: ScheduleInfo) -> dict[str, Any]:
-    facts = {
-        name: value.timestamp() if isinstance(value, datetime) else value
-        for name, value in info._asdict().items()
-    }
-    facts["recent"] = [_firing(each) for each in info.recent]
+def _facts(service: Service, schedule: ScheduleInfo) -> dict[str, Any]:
+    info = with_run_statuses(client_for(service.store), schedule)
+    facts = _with_seconds(info._asdict())
+    facts["recent"] = [_with_seconds(each._asdict()) for each in info.recent]
     secrets = _secrets(service, info)
     for name in ("input", "config"):
         facts[name] = shown_value(facts[name], secrets)
@@ -106,10 +105,10 @@ def _secrets(service: Service, info: ScheduleInfo) -> frozenset[str]:
     return known.union(found[0].plan.start.secrets)
 
 
-def _firing(firing: Any) -> dict[str, Any]:
+def _with_seconds(facts: dict[str, Any]) -> dict[str, Any]:
+    """The same with times as seconds since the epoch."""
     return {
-        name: value.timestamp() if isinstance(value, datetime) else value
-        for name, value in firing._asdict().items()
+        name: value.timestamp() if isinstance(value, datetime) else value for name, value in facts.items()
     }
 
 

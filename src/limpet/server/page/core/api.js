@@ -6,7 +6,7 @@ export const ROOT = document.documentElement.dataset.root ?? "";
 const API = `${ROOT}/api/v1`;
 
 /** What the server said about a request that failed: its `code`, and a message for people. */
-export class Problem extends Error {
+class Problem extends Error {
   constructor(details) {
     super(details.detail ?? details.title ?? "the request failed");
     this.code = details.code ?? "unknown";
@@ -22,7 +22,7 @@ export function onLoggedOut(callback) {
 }
 
 /** The URL of a route, with the values of its query that aren't empty; lists are repeated. */
-export function urlOf(path, query = {}) {
+function urlOf(path, query = {}) {
   const pairs = new URLSearchParams();
   for (const [name, value] of Object.entries(query)) {
     for (const each of Array.isArray(value) ? value : [value]) {
@@ -129,7 +129,7 @@ function rawNumber(value) {
 }
 
 /** How long to wait before a stream that ended is opened again, in milliseconds. */
-const RETRY_DELAYS = [1000, 2000, 5000, 10000];
+const RETRY_DELAYS = [1000, 2000, 4000, 10000];
 
 /**
  * Follow a stream. `after` is called for the place from which to continue; `take` gets each message, with its type,

@@ -32,7 +32,7 @@ function isProperties(value) {
 }
 
 /** Show a node as the only content of an element. */
-export function render(container, node) {
+function render(container, node) {
   container.shown = patchChildren(container, container.shown ?? [], nodesOf([node]), false);
 }
 

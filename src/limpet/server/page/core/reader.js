@@ -66,7 +66,7 @@ export function useKeys(keys) {
 }
 
 /** Whether keys are typed into an element. */
-export function isTyping(element) {
+function isTyping(element) {
   return Boolean(
     element?.closest?.("input:not([type=checkbox]):not([type=radio]), textarea, select, [contenteditable]"),
   );

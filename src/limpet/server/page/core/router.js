@@ -19,7 +19,7 @@ export function startRouter(callback) {
 }
 
 /** The place that the address names: the parts of its path, decoded, and its query. */
-export function place() {
+function place() {
   const path = location.pathname.slice(ROOT.length);
   const parts = path.split("/").filter(Boolean).map(decodedPart);
   return { parts, query: new URLSearchParams(location.search) };

@@ -11,19 +11,35 @@ import { GraphView } from "../run/views.js";
 import { termText } from "../runs/filter.js";
 import { runsTable } from "../runs/lists.js";
 
-export class GraphsPage {
-  title = "Graphs";
+const RETRY = 5000;
 
-  start() {
-    return attempt(async () => {
-      this.graphs = (await get("/graphs")).graphs;
-    });
+/** A page that is loaded once, and again after a while if that fails. */
+class LoadedPage {
+  async start() {
+    this.problem = "";
+    await attempt(() => this.load(), this);
+    if (this.problem) this.timer = setTimeout(() => this.start(), RETRY);
   }
 
-  stop() {}
+  stop() {
+    clearTimeout(this.timer);
+  }
+}
+
+export class GraphsPage extends LoadedPage {
+  title = "Graphs";
+
+  async load() {
+    this.graphs = (await get("/graphs")).graphs;
+  }
 
   view() {
-    return h("main.page", h("h1", "Graphs"), this.graphs && (this.graphs.length ? this.list() : this.nothing()));
+    return h(
+      "main.page",
+      h("h1", "Graphs"),
+      this.problem && h("p.field-problem", this.problem),
+      this.graphs && (this.graphs.length ? this.list() : this.nothing()),
+    );
   }
 
   list() {
@@ -38,7 +54,7 @@ export class GraphsPage {
             { href: pageUrl("graphs", graph.name) },
             h("b", graph.name),
             h("span.faint", `${count(graph.nodes.length, "node")} · ${count(Object.keys(graph.keys).length, "key")}`),
-            h("span.card-nodes", graph.nodes.slice(0, 8).join(" · ")),
+            h("span.card-nodes", graph.nodes.slice(0, 8).join(" · "), graph.nodes.length > 8 && " …"),
           ),
         ),
       ),
@@ -59,8 +75,9 @@ export class GraphsPage {
 
 const RECENT = 10;
 
-export class GraphPage {
+export class GraphPage extends LoadedPage {
   constructor({ parts, about }) {
+    super();
     this.about = about;
     this.name = parts[1];
     this.title = this.name;
@@ -68,19 +85,15 @@ export class GraphPage {
     this.runs = [];
   }
 
-  start() {
+  async load() {
     const isKnown = this.about.graphs.includes(this.name);
-    return attempt(async () => {
-      [this.graph, { runs: this.runs }] = await Promise.all([
-        isKnown ? get(`/graphs/${encodeURIComponent(this.name)}`) : null,
-        get("/runs", { graph: this.name, limit: RECENT }),
-      ]);
-      if (this.graph && !this.about.read_only) this.form = new StartForm(this.graph);
-      await this.picture.load(this.graph);
-    }, this);
+    [this.graph, { runs: this.runs }] = await Promise.all([
+      isKnown ? get(`/graphs/${encodeURIComponent(this.name)}`) : null,
+      get("/runs", { graph: this.name, limit: RECENT }),
+    ]);
+    if (this.graph && !this.about.read_only) this.form = new StartForm(this.graph);
+    await this.picture.load(this.graph);
   }
-
-  stop() {}
 
   view() {
     const all = pageUrl("runs", { q: termText("graph", this.name) });
@@ -117,7 +130,7 @@ export class GraphPage {
   }
 }
 
-export class StartForm {
+class StartForm {
   constructor(graph) {
     this.graph = graph;
     this.id = "";

@@ -59,7 +59,7 @@ export function args(...texts) {
 }
 
 /** A value as Python writes it. */
-export function pythonValue(value) {
+function pythonValue(value) {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (typeof value === "string") return pythonText(value);

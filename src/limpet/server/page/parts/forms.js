@@ -306,7 +306,9 @@ class NumberField extends Field {
   }
 
   control() {
-    return h("input", this.typed({ inputmode: "decimal" }));
+    const { minimum, maximum } = this.schema;
+    const bounds = minimum !== undefined && maximum !== undefined ? `${minimum} – ${maximum}` : null;
+    return h("input", this.typed({ inputmode: "decimal", placeholder: bounds }));
   }
 
   value() {
@@ -316,6 +318,8 @@ class NumberField extends Field {
     if (isWhole && !/^[+-]?\d+$/.test(text)) throw new Error(`“${text}” isn't a whole number`);
     if (!/^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text)) throw new Error(`“${text}” isn't a number`);
     const number = Number(text);
+    if (number < this.schema.minimum) throw new Error(`it must be at least ${this.schema.minimum}`);
+    if (number > this.schema.maximum) throw new Error(`it must be at most ${this.schema.maximum}`);
     return isWhole && !Number.isSafeInteger(number) ? BigInt(text) : number;
   }
 }

@@ -107,7 +107,7 @@ function textLeaf(value, path, tree) {
 }
 
 /** Whether a value has values inside. */
-export function isContainer(value) {
+function isContainer(value) {
   return typeof value === "object" && value !== null;
 }
 
@@ -120,7 +120,7 @@ function isEmpty(value) {
 }
 
 /** How many things are in a list or a dict. */
-export function sizeText(value) {
+function sizeText(value) {
   return count(sizeOf(value), Array.isArray(value) ? "item" : "key");
 }
 
@@ -189,7 +189,7 @@ function inside(path, { change, before, after }, tree) {
 }
 
 /** How one value differs from another. */
-export function difference(before, after, path, tree) {
+function difference(before, after, path, tree) {
   if (Array.isArray(before) && Array.isArray(after)) return listDifference(before, after, path, tree);
   if (isContainer(before) && isContainer(after) && !Array.isArray(before) && !Array.isArray(after)) {
     return dictDifference(before, after, path, tree);
@@ -261,7 +261,7 @@ function more(length) {
 }
 
 /** Whether two values are the same. */
-export function isSame(one, other) {
+function isSame(one, other) {
   if (one === other) return true;
   if (!isContainer(one) || !isContainer(other) || Array.isArray(one) !== Array.isArray(other)) return false;
   const keys = Object.keys(one);

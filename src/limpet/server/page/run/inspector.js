@@ -101,6 +101,7 @@ export class Inspector {
           { "aria-label": "questions" },
           forms.map((form) => form.view()),
         ),
+      run.waits_for_approval && h("section.panel.panel-question", h("p.prompt", run.reason)),
       this.failure(run),
       row && [
         h(

@@ -285,6 +285,7 @@ function madeLink({ path, expires }) {
 function closeMenuByKey(event) {
   if (event.key !== "Escape" || !event.currentTarget.open) return;
   event.currentTarget.open = false;
+  event.currentTarget.firstElementChild.focus();
   event.stopPropagation(); // else the key would leave the page
 }
 

@@ -8,6 +8,7 @@ import { answerCode } from "../parts/code.js";
 import { attempt, giveFocus, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/lists.js";
+import { listUrl } from "../runs/runs_page.js";
 import { openForkDialog } from "./fork_dialog.js";
 import { Inspector } from "./inspector.js";
 import { actionsFor, isUnclaimed, RunActions, runHeader } from "./run_actions.js";
@@ -229,7 +230,7 @@ export class RunPage {
 
   leave() {
     if (this.hasSheet) this.closeSheet();
-    else go(pageUrl("runs"));
+    else go(listUrl);
   }
 
   get hasSheet() {

@@ -3,7 +3,7 @@
 import { span } from "../parts/labels.js";
 
 /** Rows from which on finished branches are closed until they are opened. */
-const MANY = 300;
+const MANY = 60;
 
 export class TimelineModel {
   constructor() {

@@ -13,6 +13,8 @@ const ALL = 250;
 const MANY = 2000;
 const MOST_ZOOM = 256;
 const LONGEST_LABEL = 15;
+/** The number of an item of a map, which is never cut off. */
+const INDEX = /\[\d+\]$/;
 
 export class TimelineView {
   constructor({ model, select }) {
@@ -128,7 +130,7 @@ export class TimelineView {
   }
 
   labelWidth() {
-    return this.width < 560 ? 132 : LONGEST_LABEL * 16;
+    return this.width < 560 ? 148 : LONGEST_LABEL * 16;
   }
 
   visible(length) {
@@ -201,7 +203,8 @@ export class TimelineView {
           )
         : h("span.arrow"),
       statusMark(statusOf(row, this.run), 14),
-      h("span.timeline-name", row.label || "…"),
+      h("span.timeline-name", row.label.replace(INDEX, "") || "…"),
+      h("span", INDEX.exec(row.label)?.[0]),
       row.output && h("span.badge", { title: "emitted items" }, `${row.output} ⇢`),
     );
   }
@@ -274,12 +277,13 @@ function bar(piece, index, row, axis) {
   const width = Math.max(axis.x(piece.to) - left, piece.kind === "wait" ? 1 : 3);
   const tone = piece.kind === "failed" ? "failed" : toneOf(row.status === "failed" ? "done" : row.status);
   const isLive = piece.kind === "work" && row.status === "running";
+  const isShort = width < 6 && piece.kind === "work";
   const words = { wait: "waited", failed: `failed: ${piece.note}`, work: "worked" }[piece.kind];
   return h("span.bar", {
     key: index,
     class: `bar-${piece.kind}${row.kind === "branch" ? " bar-branch" : ""}${isLive ? " bar-live" : ""}`,
     title: `${words} ${span(piece.to - piece.from)}`,
-    css: { ...place(left, width), "--tone": `var(--${tone}-outline)`, "--tone-fill": `var(--${tone}-fill)` },
+    css: { ...place(left, width), "--tone": `var(--${tone}-outline)`, "--tone-fill": `var(--${tone}-${isShort ? "outline" : "fill"})` },
   });
 }
 

@@ -123,7 +123,7 @@ const ATTRIBUTES = new Set(
 );
 
 /** The elements of a picture. Throws an `Error` for what isn't one. */
-export function pictureOf(text) {
+function pictureOf(text) {
   const unstyled = text.replace(/<style>[^<]*<\/style>/, ""); // the page has the rules, and refuses styles inside
   const parsed = new DOMParser().parseFromString(unstyled, "image/svg+xml");
   if (parsed.documentElement.localName !== "svg") throw new Error("the picture can't be read");

@@ -89,7 +89,8 @@ export class FilterBar {
   suggest(input) {
     this.suggestions = suggestionsFor(input.value, input.selectionStart ?? input.value.length);
     const [word] = idIn(input.value);
-    if (word) this.suggestions.unshift({ text: word, about: "open the run with this id", opens: word });
+    const ids = word ? new Set([word, ...[...seen.id].filter((each) => each.startsWith(word)).slice(0, 5)]) : [];
+    this.suggestions.unshift(...[...ids].map((id) => ({ text: id, about: "open the run with this id", opens: id })));
     this.chosen = -1;
     this.isOpen = true;
     refresh();
@@ -168,6 +169,7 @@ function idIn(text) {
 export const known = { filters: {}, statuses: {} };
 
 const VALUES = {
+  id: (run) => [run.run_id],
   graph: (run) => [run.graph],
   tag: (run) => run.tags,
   node: (run) => [run.node],

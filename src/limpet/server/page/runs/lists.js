@@ -131,7 +131,6 @@ export class WaitingList {
     this.runs = [];
     this.total = 0;
     this.forms = new Map();
-    this.isOpen = true;
     this.shows = SHOWN;
   }
 
@@ -145,10 +144,12 @@ export class WaitingList {
     refresh();
   }
 
-  view() {
+  /** Those that wait, closed above a list that is filtered, until the reader opens them. */
+  view(isFiltered) {
     if (!this.runs.length) return null;
+    const isOpen = this.isOpen ?? !isFiltered;
     const toggle = () => {
-      this.isOpen = !this.isOpen;
+      this.isOpen = !isOpen;
       refresh();
     };
     return h(
@@ -158,17 +159,17 @@ export class WaitingList {
         "h2",
         h(
           "button.heading",
-          { "aria-expanded": String(this.isOpen), onclick: toggle },
-          h("span", { "aria-hidden": "true" }, this.isOpen ? "▾ " : "▸ "),
+          { "aria-expanded": String(isOpen), onclick: toggle },
+          h("span", { "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "),
           `Waiting for you (${count(this.total)}${this.hasMore ? "+" : ""})`,
         ),
       ),
-      this.isOpen &&
+      isOpen &&
         h(
           "ul",
           this.runs.slice(0, this.shows).map((run) => this.entry(run)),
         ),
-      this.isOpen && this.total > this.shows && this.more(),
+      isOpen && this.total > this.shows && this.more(),
     );
   }
 

@@ -15,6 +15,11 @@ import { runsTable, WaitingList } from "./lists.js";
 const PAGE = 50;
 /** Milliseconds between two requests for what has changed. */
 const PATIENCE = 1000;
+/** The same after a request that failed. */
+const RETRY = 5000;
+
+/** The address of the list that was shown last, with its filter. */
+export let listUrl = pageUrl("runs");
 
 const FIRST_RUN = [
   "from limpet import StateGraph",
@@ -122,6 +127,7 @@ export class RunsPage {
 
   /** Load what the address asks for now. */
   async load() {
+    listUrl = this.pageUrlAfter(this.after);
     const { query, problems } = queryOf(this.filter);
     this.problems = problems;
     if (problems.length) {
@@ -135,8 +141,12 @@ export class RunsPage {
       await this.loadAll(query, this.request.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
+      this.failure = error.message;
       if (error.status === 400) this.problems = [error.message];
-      else complain(error);
+      else {
+        complain(error);
+        this.timer = setTimeout(() => this.load(), RETRY);
+      }
       refresh();
     }
     this.request = null;
@@ -254,7 +264,7 @@ export class RunsPage {
       "main.runs-page",
       h("h1.hidden", "Runs"),
       h("div.runs-top", this.bar.view(this.problems ?? []), this.chips()),
-      this.waiting.view(),
+      this.waiting.view(this.filter !== ""),
       this.selectionBar(),
       this.content(),
     );
@@ -338,7 +348,7 @@ export class RunsPage {
   }
 
   content() {
-    if (this.runs === null) return h("p.faint.loading", this.problems?.length ? "" : "loading …");
+    if (this.runs === null) return h("p.faint.loading", this.problems?.length ? "" : (this.failure ?? "loading …"));
     if (!this.runs.length) return this.nothing();
     return [
       runsTable({
@@ -378,7 +388,11 @@ export class RunsPage {
     }
     return h(
       "div.empty",
-      h("p", "There are no runs yet. This makes one:"),
+      h("p", "There are no runs yet."),
+      this.about.graphs.map((name) =>
+        h("p", { key: name }, h("a", { href: pageUrl("graphs", name) }, `Start a run of ${name}`)),
+      ),
+      h("p", "This makes one:"),
       codeBlock("Python", FIRST_RUN),
       h("p", "Then this page shows it at once: ", h("code", "limpet serve --store sqlite:///runs.db")),
     );
