@@ -228,4 +228,9 @@ def answer_all(page: Page, held: list[Route]) -> None:
         with page.expect_response(route.request.url):
             route.continue_()
     held.clear()
+    await_frame(page)
+
+
+def await_frame(page: Page) -> None:
+    """Wait until the page shows what it knows."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -6,14 +6,15 @@ import json
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import BaseModel
 
 from limpet import MemoryStore, Runs, StateGraph, open_store, receive, secret
 from limpet.cli.main import main
 from support import sample_runs
-from support.browser import Locator, Page, Visitor, expect
+from support.browser import Locator, Page, Route, Visitor, answer_all, await_frame, expect
 from support.waiting import until
 
 BIG = 2**70
@@ -94,6 +95,53 @@ def test_a_run_is_forked_with_edits_and_compared(numbers: Any, serve: Any, visit
     expect(changes.filter(has_text="big")).to_contain_text(f"{BIG} → {BIG + 1}")
     page.get_by_role("heading", name="numbers-2").get_by_role("link").click()
     expect(page.get_by_text("forked from numbers-1")).to_be_visible()
+
+
+def test_edits_of_a_fork_stay_while_other_states_load(numbers: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: however slowly, and when one can't be loaded."""
+    store, graph = numbers
+    visitor.excuse("status of 4")
+    page = visitor.open(serve(store, [graph]), "/runs/numbers-1")
+    page.get_by_role("treeitem", name="end").click()
+    page.get_by_role("button", name="fork after it").click()
+    dialog = page.get_by_role("dialog", name="Fork numbers-1")
+    dialog.get_by_role("textbox", name="text").fill('"edited"')
+    held: list[Route] = []
+    page.route(re.compile("/state"), lambda route: held.append(route))
+    step = dialog.get_by_role("spinbutton", name="step")
+    for number in ("1", "0", "99", "1"):
+        with page.expect_request(re.compile(f"/state.*step={number}")):
+            step.fill(number)
+            step.press("Tab")
+        await_frame(page)
+    answer_all(page, held)
+    expect(dialog.get_by_role("textbox", name="text")).to_have_value('"edited"')
+    expect(dialog.get_by_role("textbox", name="big")).to_have_value(str(BIG))
+    dialog.get_by_role("textbox", name="id of the new run").fill("numbers-2")
+    dialog.get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("heading", name="numbers-2")).to_be_visible()
+    assert graph.get("numbers-2").state == {"big": BIG, "text": "edited"}
+
+
+def test_a_comparison_shows_the_steps_that_were_chosen_last(
+    numbers: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: those before aren't waited for any longer."""
+    store, graph = numbers
+    page = visitor.open(serve(store, [graph]), "/compare?a=numbers-1&a_step=0&b=numbers-1")
+    changes = page.get_by_role("listitem")
+    expect(changes.filter(has_text="big")).to_contain_text(f"+big{BIG + 1}")
+    held: list[Route] = []
+    page.route(re.compile("/compare.*step=1"), lambda route: held.append(route))
+    step = page.get_by_role("spinbutton").first
+    with page.expect_request(re.compile("/compare.*step=1")):
+        step.fill("1")
+        page.keyboard.press("Enter")
+    with page.expect_event("requestfailed") as given_up:
+        step.fill("2")
+        page.keyboard.press("Enter")
+    assert "step=1" in given_up.value.url
+    expect(page.get_by_text("nothing changed")).to_be_visible()
 
 
 def test_what_would_lose_a_secret_is_not_edited_in_a_fork(serve: Any, visitor: Visitor) -> None:
@@ -292,6 +340,40 @@ def test_a_run_is_started_with_a_form(samples: Any, serve: Any, visitor: Visitor
     expect(page.get_by_role("region", name="questions")).to_contain_text("Publish “All about eels.”?")
     handle = samples.graphs["article"].get("eels-1")
     assert (handle.state["tone"], tuple(handle.info.tags)) == ("lively", ("sea", "night"))
+
+
+class Author(BaseModel):
+    name: str
+    born: int = 1900
+
+
+class Book(BaseModel):
+    title: str
+    author: Author | None = None
+    kinds: list[Literal["new", "old"]] | None = None
+    read_by: list[Literal["ann", "bo"]] = []
+
+
+@pytest.mark.parametrize("has_author", [False, True])
+def test_what_is_optional_is_left_out_until_something_is_put_in(
+    serve: Any, visitor: Visitor, has_author: bool
+) -> None:
+    """H20: objects whose fields are needed, or have values of their own, and lists of choices."""
+    store = MemoryStore()
+    graph = StateGraph(Book, name="book").add_node("read", lambda state: {})
+    graph.set_entry_point("read").set_finish_point("read").compile(store=store, preserve=True)
+    page = visitor.open(serve(store, [graph], works=True), "/graphs/book")
+    page.get_by_role("textbox", name="title").fill("Tides")
+    if has_author:
+        page.get_by_role("textbox", name="name").fill("Ann")
+        page.get_by_role("checkbox", name="old").check()
+    page.get_by_role("button", name="Start a run").click()
+    page.get_by_role("treeitem").first.wait_for()
+    (run,) = Runs(store).list()
+    given = graph.state_at(run.run_id, 0)
+    expected = Author(name="Ann") if has_author else None
+    assert (given["author"], given["kinds"]) == (expected, ["old"] if has_author else None)
+    assert given["read_by"] == []
 
 
 def test_schedules_are_triggered_paused_and_deleted(samples: Any, serve: Any, visitor: Visitor) -> None:

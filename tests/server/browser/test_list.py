@@ -307,8 +307,7 @@ def test_the_run_that_was_chosen_by_keys_is_retried_and_forked(
     samples: Any, serve: Any, visitor: Visitor
 ) -> None:
     """H20: with the same keys as on its own page."""
-    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs?q=rocks")
-    page.goto(page.url.replace("?q=rocks", "?q=status%3Afailed"))
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs?q=status%3Afailed")
     shown(page, "rocks-5")
     page.keyboard.press("j")
     expect(page.get_by_role("link", name="rocks-5")).to_be_focused()
@@ -322,6 +321,26 @@ def test_the_run_that_was_chosen_by_keys_is_retried_and_forked(
     page.get_by_role("dialog", name="Retry runs").get_by_role("button", name="Retry 1 run").click()
     expect(page.get_by_text("1 run handed to the workers")).to_be_visible()
     assert samples.graphs["research"].get("rocks-5").info.shown_status == "queued"
+
+
+def test_the_way_back_from_a_run_leads_to_the_list_as_it_was(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: with its filter, above which those that wait are closed. The beginning of an id finds a run, too."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs?q=status%3Afailed")
+    waiting = page.get_by_role("region", name="runs that wait for you")
+    expect(waiting.get_by_role("button", name="Waiting for you (2)")).to_have_attribute(
+        "aria-expanded", "false"
+    )
+    page.get_by_role("link", name="rocks-5").click()
+    expect(page.get_by_role("treeitem").first).to_be_visible()
+    page.keyboard.press("Escape")
+    shown(page, "rocks-5")
+    box = page.get_by_role("combobox", name="filter the runs")
+    expect(box).to_have_value("status:failed")
+    box.fill("rock")
+    page.get_by_role("option", name="rocks-5").click()
+    expect(page.get_by_role("heading", name="rocks-5")).to_be_visible()
 
 
 def test_a_page_that_is_left_while_a_filter_is_typed_keeps_its_address(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +14,7 @@ from limpet.server import app
 from limpet.server.question_links import QuestionLink, seal_link
 from support import sample_runs
 from support.browser import PHONE, Locator, Page, Recorded, Visitor, expect
-from support.http_server import TOKEN, Served
+from support.http_server import API, TOKEN, Served
 from support.waiting import until
 
 
@@ -58,7 +60,7 @@ def test_each_kind_of_question_has_its_form(survey: Any, serve: Any, visitor: Vi
     expect(form.get_by_role("alert")).to_have_text("“a few” isn't a whole number")
     form.get_by_role("textbox").first.fill("0")
     submit(form)
-    expect(form.get_by_role("alert")).to_contain_text("the answer is 0, below 1")
+    expect(form.get_by_role("alert")).to_have_text("it must be at least 1")
     form.get_by_role("textbox").first.fill(str(2**70))
     submit(form)
 
@@ -82,6 +84,9 @@ def test_each_kind_of_question_has_its_form(survey: Any, serve: Any, visitor: Vi
     form.get_by_role("textbox").first.fill("[1, {")
     submit(form)
     expect(form.get_by_role("alert")).to_contain_text("this isn't JSON")
+    form.get_by_role("textbox").first.fill('{"a": null}')
+    submit(form)
+    expect(form.get_by_role("alert")).to_contain_text("it is still open")
     form.get_by_role("textbox").first.fill('[1, {"a": null}]')
     submit(form)
 
@@ -102,7 +107,7 @@ def test_who_has_answered_what_is_shown_with_the_step(samples: Any, serve: Any, 
     """H20: the name is remembered for the next question."""
     page = visitor.open(serve(samples.store, samples.graphs.values(), works=True), "/runs/kelp-1")
     form = question(page, "Publish “All about kelp.”?")
-    form.get_by_role("textbox", name="as", exact=True).fill("Ann of the <b>sea</b>")
+    form.get_by_role("textbox", name="as", exact=True).press_sequentially("Ann of the <b>sea</b> ")
     form.get_by_role("button", name="yes").click()
     expect(page.get_by_role("treeitem", name="publish")).to_be_visible()
     page.get_by_role("treeitem", name="review").click()
@@ -111,6 +116,31 @@ def test_who_has_answered_what_is_shown_with_the_step(samples: Any, serve: Any, 
     expect(step.get_by_text("yes by Ann of the <b>sea</b>")).to_be_visible()
     page.goto(page.url.replace("kelp-1", "batch-6"))
     expect(page.get_by_role("textbox", name="as", exact=True)).to_have_value("Ann of the <b>sea</b>")
+
+
+def test_the_code_of_an_answer_gives_it_elsewhere(survey: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: with the value and the name that were typed; until then, with an example."""
+    store, graph = survey
+    server = serve(store)
+    page = visitor.open(server, "/runs/asked")
+    form = question(page, "Publish it?")
+    form.get_by_role("textbox", name="as", exact=True).fill("Ann")
+    form.get_by_text("The same as a command line and in Python").click()
+    exec(form.get_by_role("figure").last.locator("code").inner_text(), {"STORE": store})
+    graph.recover()
+    page.goto(page.url)
+    form = question(page, "Which colour?")
+    form.get_by_role("combobox").select_option("violet")
+    form.get_by_text("The same as a command line and in Python").click()
+    command = shlex.split(form.get_by_role("figure").first.locator("code").inner_text())
+    assert command[:5] == ["limpet", "answer", "--detach", "--by", "Ann"]
+    assert (command[5], json.loads(command[7])) == ("asked", "violet")
+    exec(form.get_by_role("figure").last.locator("code").inner_text(), {"STORE": store})
+    graph.recover()
+    with server.client() as client:
+        answers = client.get(f"{API}/runs/asked/events?type=answer").json()["events"]
+    assert [*answers[0]["answers"].values(), *answers[1]["answers"].values()] == ["now", "violet"]
+    assert [set(event["by"].values()) for event in answers] == [{"Ann"}, {"Ann"}]
 
 
 def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Visitor) -> None:

@@ -6,7 +6,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from limpet import END, LimpetError, MemoryStore, RunPaused, StateGraph, emit, pause
+from limpet import END, LimpetError, MemoryStore, RunPaused, Runs, StateGraph, emit, pause
 from limpet.testing import FakeClock
 from support import sample_runs
 from support.browser import PHONE, SCREEN, Locator, Page, Route, Visitor, address_of, answer_all, expect
@@ -47,11 +47,35 @@ def test_a_failed_run_opens_on_its_error(samples: Any, serve: Any, visitor: Visi
     expect(error).to_be_in_viewport(ratio=1)
     expect(page.get_by_role("treeitem", selected=True)).to_contain_text("rate")
     expect(inspector(page).get_by_role("heading", name="rate")).to_be_visible()
+    expect(error).to_contain_text(re.compile(r"in papers/rate · sample_runs\.py:\d+ in rate"))
     attempts = page.get_by_role("group", name="attempts").get_by_role("button")
     expect(attempts).to_have_count(3)
     attempts.nth(1).click()
     expect(error).to_contain_text("no rating for “rocks”")
     assert page.evaluate("scrollY") == 0
+
+
+def test_a_failed_step_shows_its_input(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: at once, and in a branch that of the branch; a fork begins with it."""
+    visitor.excuse("status of 400")
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
+    expect(inspector(page).get_by_role("tab", name="input", selected=True)).to_be_visible()
+    expect(inspector(page)).to_contain_text("found")
+    expect(key_of(page, "strict")).to_contain_text("True")
+    inspector(page).get_by_role("button", name="fork before this step").click()
+    dialog = page.get_by_role("dialog", name="Fork rocks-5")
+    expect(dialog.get_by_role("textbox", name="ratings")).to_have_value("[\n  3,\n  5\n]")
+    expect(dialog).to_contain_text("You see the state of papers.")
+    dialog.get_by_role("textbox", name="strict").fill("false")
+    dialog.get_by_role("spinbutton", name="step").fill("0")  # there is no such branch yet
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_role("textbox", name="ratings")).to_have_count(0)
+    expect(dialog).not_to_contain_text("You see the state of papers.")
+    expect(dialog.get_by_role("textbox", name="strict")).to_have_value("false")
+    dialog.get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("heading", name="rocks-5")).to_have_count(0)
+    (forked,) = [run for run in Runs(samples.store).list() if run.forked_from == "rocks-5@0"]
+    assert samples.graphs["research"].get(forked.run_id).state["strict"] is False
 
 
 def test_a_step_shows_what_it_changed(samples: Any, serve: Any, visitor: Visitor) -> None:
@@ -128,6 +152,10 @@ def test_the_state_of_each_step_can_be_read(samples: Any, serve: Any, visitor: V
     page.keyboard.press("Enter")
     expect(tree).not_to_contain_text("verdict")
     expect(tree).to_contain_text("words400")
+    page.reload()
+    expect(tree).to_contain_text("words400")
+    expect(tree).not_to_contain_text("verdict")
+    expect(page).to_have_url(re.compile("step=1"))
     page.get_by_role("button", name="newest").click()
     expect(tree).to_contain_text("verdictyes")
 

@@ -50,7 +50,7 @@ export function nextZone() {
 /** Remember who answers. */
 export function setName(name) {
   settings.name = name;
-  kept.set("name", name || null);
+  kept.set("name", name.trim() || null);
 }
 
 const layers = [];

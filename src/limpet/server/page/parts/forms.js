@@ -37,7 +37,7 @@ export class QuestionForm {
       this.problem && h("p.field-problem", { role: "alert" }, this.problem),
       h("div.question-actions", this.actions()),
       this.asksName && nameInput(),
-      this.code && codePanel(this.code(this.example(), settings.name)),
+      this.code && codePanel(this.code(this.example(), settings.name.trim())),
     );
   }
 
@@ -79,7 +79,7 @@ export class QuestionForm {
     this.problem = "";
     refresh();
     try {
-      await this.answer(value, settings.name);
+      await this.answer(value, settings.name.trim());
     } catch (error) {
       this.problem = error.message;
       if (error.status !== 422) complain(error);
@@ -98,7 +98,10 @@ export function nameInput() {
       value: settings.name,
       placeholder: "your name",
       autocomplete: "name",
-      oninput: (event) => setName(event.target.value.trim()),
+      oninput: (event) => {
+        setName(event.target.value);
+        refresh();
+      },
     }),
   );
 }

@@ -169,8 +169,8 @@ export class RunActions {
       title: "Approve",
       about: this.run.reason ?? "The run continues.",
       ask: nameInput,
-      code: () => answerCode(this.id, null, null, settings.name),
-      action: () => this.post("/answer", settings.name ? { by: settings.name } : {}),
+      code: () => answerCode(this.id, null, null, settings.name.trim()),
+      action: () => this.post("/answer", settings.name.trim() ? { by: settings.name.trim() } : {}),
     });
   }
 
