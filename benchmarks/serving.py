@@ -178,6 +178,7 @@ def lists(client: Client) -> Iterator[Line]:
         ("runs with a text that is nowhere", "/runs?limit=50&text=nowhere"),
         ("counts by status", "/counts"),
         ("counts of a graph", "/counts?graph=rare"),
+        ("counts of runs with a tag, in the last hour", "/counts?tag=common&since=1h"),
         ("questions", "/questions"),
         ("workers", "/workers"),
         ("one run", f"/runs/{LONG}"),

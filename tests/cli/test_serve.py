@@ -242,7 +242,7 @@ def test_a_server_with_a_worker_executes_what_is_started_and_answered(served: Se
     assert (begun["run_id"], begun["graph"]) == ("a/b?c", "article")
     path = f"/runs/{quote('a/b?c', safe='')}"
     until(lambda: server.ask(path)["status"] == "paused")
-    assert [worker["runs"] for worker in server.ask("/workers")["workers"]] == [0]
+    until(lambda: [worker["runs"] for worker in server.ask("/workers")["workers"]] == [0])
     server.ask(f"{path}/answer", {"value": "yes"})
     until(lambda: server.ask(path)["status"] == "completed")
     assert server.stop() == ""

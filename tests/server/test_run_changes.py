@@ -196,10 +196,11 @@ def test_many_changes_are_few_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     graph = one(store)
     with served(store, [graph]) as server, listening(server) as events:
+        began = time.monotonic()
         for _ in range(100):
             graph.execute({})
         until(lambda: events.messages, "a message")
-        assert len(events.messages) < 20
+        assert len(events.messages) <= 1 + (time.monotonic() - began) / 0.5
 
 
 def test_a_store_that_fails_for_a_while_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

@@ -38,6 +38,7 @@ PROCESS = "process 4711 on worker-2"
 
 PLACES = {
     str(ROOT / "tests" / "support" / "shown_runs.py"): "research.py",
+    "shown_runs.py": "research.py",
     str(ROOT / "src"): ".venv/lib/python3.13/site-packages",
 }
 """What is shown in place of the paths of this machine."""

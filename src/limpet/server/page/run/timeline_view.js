@@ -204,7 +204,7 @@ export class TimelineView {
         : h("span.arrow"),
       statusMark(statusOf(row, this.run), 14),
       h("span.timeline-name", row.label.replace(INDEX, "") || "…"),
-      h("span", INDEX.exec(row.label)?.[0]),
+      h("span.timeline-index", INDEX.exec(row.label)?.[0]),
       row.output && h("span.badge", { title: "emitted items" }, `${row.output} ⇢`),
     );
   }
