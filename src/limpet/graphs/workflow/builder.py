@@ -270,15 +270,7 @@ class WorkflowBuilder:
         layers = Layers(specs, definitions, handler, on_mismatch, self._run_options)
         section = Section(PLANNER, PLANNER, layered=True)
         planner = plan_node(PLANNER, planner_function(layers), None, None, [section], False)
-        secrets = {name for name, spec in specs.items() if definitions[spec.definition].keeps_secret}
-        secrets |= {
-            parameter  # the key of a graph inside of a task that gets a secret result under this name
-            for spec in specs.values()
-            if definitions[spec.definition].inner is not None
-            for parameter, task in spec.named.items()
-            if task in secrets
-        }
-        secrets |= {key for each in inner.values() for key in each.plan.secrets}
+        secrets = layers.secret_results() | {key for each in inner.values() for key in each.plan.secrets}
         return Plan(
             name=self.name,
             nodes={PLANNER: planner, **layers.nodes},

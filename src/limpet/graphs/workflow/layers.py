@@ -140,6 +140,14 @@ class Layers:
         """The order of the tasks of a run that changes nothing about them."""
         return order_of(self.dag)
 
+    def secret_results(self) -> set[str]:
+        """The names under which there are secret results: those of tasks, and of what gets them in a graph inside."""
+        specs = self.specs
+        found = {name for name, spec in specs.items() if self.definitions[spec.definition].keeps_secret}
+        with_graphs = [spec for spec in specs.values() if self.definitions[spec.definition].inner is not None]
+        named = [(parameter, task) for spec in with_graphs for parameter, task in spec.named.items()]
+        return found | {parameter for parameter, task in named if task in found}
+
     def is_flow(self, progress: Progress) -> bool:
         """Whether a run is data flow. One that has begun with barriers keeps them, and the other way round."""
         section = progress.section
