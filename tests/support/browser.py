@@ -173,12 +173,13 @@ class Visitor:
         self._excused += patterns
 
     def leave(self) -> None:
-        """Close all pages, and leave nothing on the desk. Another server has another port, and so other storage."""
+        """Close all pages, and leave nothing on the desk."""
         for context in self._contexts:
             context.close()
         if self._is_at_desk:
             page = self._desk.page
             page.unroute_all(behavior="ignoreErrors")
+            page.evaluate("() => location.protocol === 'http:' && localStorage.clear()")
             page.goto("about:blank")
             page.mouse.move(0, 0)
             page.emulate_media(color_scheme="light", reduced_motion="no-preference")

@@ -17,6 +17,7 @@ from limpet.engine.loop.driver_commands import (
     Cancelled,
     Failed,
     Gather,
+    GiveUpTurns,
     ReleaseSlots,
     Report,
     Sleeping,
@@ -90,6 +91,8 @@ class Drive:
             answer = self._gather(command.seconds)
         elif isinstance(command, (AcquireSlots, ReleaseSlots)):
             answer = self._exchange_slots(command)
+        elif isinstance(command, GiveUpTurns):
+            slots_of(self.session).carry_out(command)
         elif isinstance(command, Wait):
             answer = Cancelled() if self.session.stop.asked else None
         try:

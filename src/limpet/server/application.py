@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
-from anyio import CapacityLimiter
+from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
 from starlette.applications import Starlette
 from starlette.concurrency import iterate_in_threadpool
@@ -351,24 +351,20 @@ class _StoreCheck:
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, T]) -> T:
-    """What is answered. Once the client has left, it isn't waited for, nor begun if it waits for a thread."""
-    answering = asyncio.ensure_future(answer)
-    leaving = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-        if answering.done():
-            return answering.result()
-        raise ClientDisconnect
-    finally:
-        leaving.cancel()
-        if not answering.done():
-            answering.cancel()
-            answering.add_done_callback(lambda task: task.cancelled() or task.exception())
+    """What is answered. Once the client has left, nothing is begun that still waits for a thread."""
+    with CancelScope() as scope:  # what a thread does is shielded from it
+        leaving = asyncio.ensure_future(_cancel_once_disconnected(request, scope))
+        try:
+            return await answer
+        finally:
+            leaving.cancel()
+    raise ClientDisconnect
 
 
-async def _disconnected(request: Request) -> None:
+async def _cancel_once_disconnected(request: Request, scope: CancelScope) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         continue
+    scope.cancel()
 
 
 def _path_values(request: Request) -> dict[str, str]:

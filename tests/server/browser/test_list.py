@@ -27,7 +27,7 @@ window.EventSource = class extends Source {
   }
 };
 """
-"""Has the page count the changes that it is told of, since its stream is open."""
+"""Has the page count the changes that it hears of, since its stream is open."""
 
 HOLDS_FILTER = """
 const later = window.setTimeout;

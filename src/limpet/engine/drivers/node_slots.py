@@ -22,6 +22,7 @@ from limpet.engine.loop.driver_commands import (
     Cancelled,
     Command,
     Failed,
+    GiveUpTurns,
     ReleaseSlots,
     Waiting,
 )
@@ -59,6 +60,10 @@ class NodeSlots:
             return self.acquire(command.tasks)
         if type(command) is AdmitRun:
             return self.admit() if command.wanted else self._dismiss()
+        if type(command) is GiveUpTurns:
+            for limit in command.limits:
+                self._limits.give_up_turns(limit, self._session.id, command.tickets)
+            return None
         assert type(command) is ReleaseSlots
         self.release(command.tasks)
         return None

@@ -16,7 +16,7 @@ The folder `limits` has what is stored, the rules, and how this process changes 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Lock
@@ -198,7 +198,18 @@ class LimitClient:
             entry = stored.entry(ticket)
             if entry is not None:
                 stored.leave(entry)
-                self._limit(limit).edit(partial(rules.without_reservations, tickets=[ticket]))
+            self._limit(limit).edit(partial(rules.without_reservations, tickets=[ticket]))
+
+    def give_up_turns(self, limit: str, run_id: str, tickets: Collection[str]) -> None:
+        """The calls of a run wait with these tickets alone: it needs no other turn that has come.
+
+        A process that crashed stood there before that was stored, and the call has had its slot since.
+        """
+        with suppress(StoreError):
+            _, document = StoredLimit(self._client, limit).read()
+            for ticket in rules.turns_of(document, run_id).difference(tickets):
+                self.leave_line(limit, ticket)
+                nudge_supervisors(self._client.store)
 
     def serve_lines(self) -> float | None:
         """Hand free slots to those in line, wherever a limit is due; return when to look again, by the store's clock.

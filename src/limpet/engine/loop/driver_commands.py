@@ -111,6 +111,13 @@ class ReleaseSlots(NamedTuple):
     tasks: Sequence[NodeContext]
 
 
+class GiveUpTurns(NamedTuple):
+    """Give up turns in the lines of these limits that no call of the run needs: it waits with these tickets alone."""
+
+    limits: Sequence[str]
+    tickets: Sequence[str]
+
+
 class AdmitRun(NamedTuple):
     """Get slots of the limits that the run as a whole has.
 
@@ -135,5 +142,6 @@ class Verdict(NamedTuple):
     questions: Sequence[Question] = ()
 
 
-Command = NodeContext | Commit | Wait | Report | Begin | Gather | AcquireSlots | ReleaseSlots | AdmitRun
+SlotCommand = AcquireSlots | ReleaseSlots | GiveUpTurns | AdmitRun
+Command = NodeContext | Commit | Wait | Report | Begin | Gather | SlotCommand
 Ending = Generator[Command, Any, Verdict]

@@ -20,7 +20,7 @@ from limpet.engine.loop.stop_errors import (
     deadline_passed,
     error_of_stopped,
 )
-from limpet.engine.loop.taking_in import admission, take_in, wait_here, waits_here
+from limpet.engine.loop.taking_in import admission, give_up_turns, take_in, wait_here, waits_here
 from limpet.engine.node_context.call_scope import Scope
 from limpet.errors import (
     Conflict,
@@ -306,6 +306,7 @@ class RunLifecycle:
                 return (yield from self._cancel())
             if waits and taken.wakes_nodes:
                 return None
+            yield from give_up_turns(self.context)
             due = p.due_when_released()  # earlier, maybe, with an answer
             answer = yield writer.commit(status, summary(p), due=due)
         if isinstance(answer, LimpetError):

@@ -10,7 +10,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from limpet.engine.loop.driver_commands import AdmitRun, Cancelled, Failed, PostsArrived, StopAsked, Wait
+from limpet.engine.loop.driver_commands import (
+    AdmitRun,
+    Cancelled,
+    Failed,
+    GiveUpTurns,
+    PostsArrived,
+    StopAsked,
+    Wait,
+)
 from limpet.engine.loop.run_context import Clocks, LoopStop, RunContext, stop_for
 from limpet.engine.node_context.questions import check_answer
 from limpet.errors import AnswerRefused
@@ -122,6 +130,7 @@ def wait_here(context: RunContext, stop: LoopStop) -> Generator[Any, Any, LoopSt
             answer = yield _commit_of_wait(context, writer, in_line)
         if isinstance(answer, Exception) and not context.tolerates(answer):
             return stop_for(answer)
+        yield from give_up_turns(context)
         if is_woken:
             return None
         now = context.clocks.store()
@@ -133,6 +142,18 @@ def wait_here(context: RunContext, stop: LoopStop) -> Generator[Any, Any, LoopSt
             return stop
         if isinstance((yield Wait(inf if until is None else until, for_posts=True)), Cancelled):
             return LoopStop(CANCELLED)
+
+
+def give_up_turns(context: RunContext) -> Generator[Any, Any, None]:
+    """Give up turns that no node waits for, now that no node is under way: others in line needn't wait for them.
+
+    A process that crashed stood there before that was stored, and the call has had its slot since.
+    """
+    places = places_in_line(context.root)
+    limits = {limit for limit, _ in (*places, *context.early_slots)}
+    if limits:
+        context.early_slots.clear()
+        yield GiveUpTurns(sorted(limits), [ticket for _, ticket in places])
 
 
 def _commit_of_wait(context: RunContext, writer: JournalWriter, in_line: bool) -> Commit:

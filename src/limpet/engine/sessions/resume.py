@@ -335,6 +335,11 @@ def _take_in(
     withdraws = not (given.timed or given.is_start)
     posts = read_inbox(client.store, progress.run_id)
     taken = record_posts(progress, writer, posts, clocks, stops=withdraws)
+    if taken.early_slots:
+        from limpet.engine.leases.limit_slots import limits_of
+
+        for limit, ticket in taken.early_slots:  # no call is under way, so none needs this turn
+            limits_of(client).leave_line(limit, ticket)
     if withdraws:
         writer.takes = taken.newest
     elif taken.asks_to_cancel and progress.is_at_interrupt:

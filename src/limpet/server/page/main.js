@@ -125,6 +125,7 @@ function topBar(page, current, about) {
       h(
         "button.plain.wide",
         {
+          key: "zone", // so that a click as the switch before it appears isn't taken for one on another
           title: `times: ${settings.zone === "utc" ? "UTC" : "local"}; click to switch`,
           onclick: () => (nextZone(), refresh()),
         },
@@ -133,13 +134,14 @@ function topBar(page, current, about) {
       h(
         "button.plain",
         {
+          key: "theme",
           "aria-label": `theme: ${settings.theme}`,
           title: `theme: ${settings.theme}; click to switch`,
           onclick: () => (nextTheme(), refresh()),
         },
         themeSign(),
       ),
-      h("button.plain.help", { "aria-label": "help", title: "keys and help (?)", onclick: openHelp }, "?"),
+      h("button.plain.help", { key: "help", "aria-label": "help", title: "keys and help (?)", onclick: openHelp }, "?"),
     ),
   );
 }

@@ -171,6 +171,12 @@ def is_left_over(document: LimitDocument, ask: Ask, now: float, grace: float) ->
     return slot is not None and slot.state == CLAIMING and now - slot.since >= grace
 
 
+def turns_of(document: LimitDocument, run_id: str) -> set[str]:
+    """The tickets of the calls of a run for which slots are reserved."""
+    own = [slot for slot in document.slots if slot.run_id == run_id and slot.call]
+    return {slot.mark for slot in own if slot.state == RESERVED}
+
+
 def slot_of(document: LimitDocument, run_id: str, call: str) -> Slot | None:
     """The slot that a call has, or that is reserved or kept for it."""
     return next((slot for slot in document.slots if (slot.run_id, slot.call) == (run_id, call)), None)
