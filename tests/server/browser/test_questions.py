@@ -143,6 +143,27 @@ def test_the_code_of_an_answer_gives_it_elsewhere(survey: Any, serve: Any, visit
     assert [set(event["by"].values()) for event in answers] == [{"Ann"}, {"Ann"}]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "string"},
+        {"type": "array", "items": {"enum": ["a", "b"]}},
+        {"type": "object", "properties": {"a": {"type": "integer"}}},
+    ],
+)
+def test_an_optional_answer_that_is_left_empty_is_null(kind: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: the button always does something."""
+    store = MemoryStore()
+    flow = Workflow("flow", store=store, preserve=True)
+    flow.add_task("ask", lambda: [pause("Anything else?", schema={"anyOf": [kind, {"type": "null"}]})])
+    with suppress(RunPaused):
+        flow.execute({}, run_id="r")
+    page = visitor.open(serve(store, [flow], works=True), "/runs/r")
+    submit(question(page, "Anything else?"))
+    until(lambda: flow.get("r").status == "completed")
+    assert flow.get("r").state["tasks"]["ask"]["result"] == [None]
+
+
 def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Visitor) -> None:
     """H20: in no view, and in nothing that the server sends."""
     store, graph = survey

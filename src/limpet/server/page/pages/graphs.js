@@ -18,10 +18,11 @@ class LoadedPage {
   async start() {
     this.problem = "";
     await attempt(() => this.load(), this);
-    if (this.problem) this.timer = setTimeout(() => this.start(), RETRY);
+    if (this.problem && !this.isLeft) this.timer = setTimeout(() => this.start(), RETRY);
   }
 
   stop() {
+    this.isLeft = true;
     clearTimeout(this.timer);
   }
 }

@@ -68,7 +68,7 @@ export class QuestionForm {
     if (this.buttons) return;
     try {
       const value = this.field.read();
-      if (value !== EMPTY) this.send(value);
+      this.send(value === EMPTY ? null : value); // only what is optional can be left empty
     } catch {
       // The field says what is wrong.
     }

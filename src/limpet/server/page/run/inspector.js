@@ -77,7 +77,8 @@ export class Inspector {
     const { row } = this;
     return attempt(async () => {
       const found = await get(runPath(this.id, "/state"), { step: stateStep(row), branch: row.branch });
-      if (this.row === row) this.state = found;
+      // The row is another object each time that the run has changed.
+      if (this.row.id === row.id && stateStep(this.row) === stateStep(row)) this.state = found;
     });
   }
 
