@@ -57,12 +57,15 @@ class Counted(MemoryStore):
     looks = 0
     is_broken = False
     is_dying = False
+    hanging: threading.Event | None = None
 
     def change_mark(self) -> object:
         self.looks += 1
         if self.is_dying:
             self.is_dying = False
             raise SystemExit  # ends the thread that looks, and no other
+        if self.hanging:
+            self.hanging.wait()
         if self.is_broken:
             raise StoreUnavailable("it is out of order")
         return super().change_mark()
@@ -115,6 +118,44 @@ def test_every_client_hears_of_changes(watched: Store) -> None:
             until(lambda heard=heard: len(second.messages) > heard[1], "a message to the other")
         assert set(first.kinds) == {"changed"}
         assert first.messages[-1]["data"]["at"] > 0
+
+
+def test_the_answer_begins_when_no_change_can_be_missed() -> None:
+    """H19: not before the first look at the store, however long that takes; so a list is loaded in time."""
+    store = Counted()
+    graph = one(store)
+    store.hanging = threading.Event()
+    with served(store, [graph]) as server:
+        events = Events(server, "/live")
+        until(lambda: store.looks, "the look")
+        time.sleep(0.1)
+        assert events.status == 0
+        store.hanging.set()
+        until(lambda: events.status == 200, "the answer")
+        graph.execute({}, run_id="a")
+        until(lambda: events.messages, "a message")
+        events.leave()
+
+
+def test_a_client_that_leaves_while_the_store_hangs_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: so clients that come and go while it does leave nothing behind."""
+    left = threading.Event()
+    leave = RunChanges._leave
+
+    def note_leave(*given: Any) -> None:
+        leave(*given)
+        left.set()
+
+    monkeypatch.setattr(RunChanges, "_leave", note_leave)
+    store = Counted()
+    store.hanging = threading.Event()
+    with served(store, [one(store)]) as server:
+        events = Events(server, "/live")
+        until(lambda: store.looks, "the look")
+        events.leave()
+        until(left.is_set, "the end of the client")
+        store.hanging.set()
+        until(lambda: not watches(), "the end of the thread")
 
 
 def test_nothing_is_said_while_nothing_changes() -> None:

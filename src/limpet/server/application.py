@@ -299,7 +299,7 @@ class _Answering:
     async def _stream(self, endpoint: Endpoint, request: Request, checked: ApiRequest) -> Response:
         if request.method == "HEAD":
             return Response(media_type="text/event-stream", headers=HEADERS)
-        messages: AsyncIterator[bytes] | None = await endpoint.answer(checked)
+        messages: AsyncIterator[bytes] | None = await _while_connected(request, endpoint.answer(checked))
         if messages is None:  # a browser comes back for more until it gets this
             return Response(status_code=204, headers=HEADERS)
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}

@@ -27,6 +27,9 @@ MESSAGE_INTERVAL: Final = 1.0
 LOOK_INTERVAL: Final = 0.25
 """Seconds between two looks at the mark of a store. Where there is none, lists are looked at once a second."""
 
+BEGINNING: Final = b": the changes after yours\n\n"
+"""A comment, which clients ignore."""
+
 NEWEST: Final = 50
 HELD: Final = 100
 """Runs that are looked at where a store doesn't mark changes: the newest, and those under way."""
@@ -78,17 +81,31 @@ class RunChanges:
         """The newest change: it is another one after each."""
         return f"{self._epoch}.{self._version}"
 
+    async def begin(self, after: str | None) -> AsyncIterator[bytes]:
+        """Messages as of `messages`. Once this has returned, they have each change from then on."""
+        messages = self.messages(after)
+        beginning = await anext(messages)
+
+        async def all_messages() -> AsyncIterator[bytes]:
+            yield beginning
+            async for each in messages:
+                yield each
+
+        return all_messages()
+
     async def messages(self, after: str | None) -> AsyncIterator[bytes]:
-        """A server-sent event for each change after a cursor, or from now on, at most one a second."""
+        """The place from which a client continues, and a server-sent event for each change after it.
+
+        It is after a cursor, or now. There is at most one event a second.
+        """
         client = _Client()
         looks = self._join(client)
         try:
             while self._looks == looks:  # there may have been changes while there was no client
                 await self._pause(client)
-            seen = after
-            if seen is None:
-                seen = self.cursor
-                yield f"id: {seen}\n\n".encode()  # where a client that is cut off now continues
+            seen = self.cursor if after is None else after
+            # Where a client that is cut off now continues; one that names its own place has it.
+            yield f"id: {seen}\n\n".encode() if after is None else BEGINNING
             while True:
                 if seen != self.cursor:
                     seen = self.cursor
