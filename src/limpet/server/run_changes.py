@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from threading import Lock
 from time import monotonic, time
 from typing import Any, Final
@@ -87,13 +87,14 @@ class RunChanges:
         beginning = await anext(messages)
 
         async def all_messages() -> AsyncIterator[bytes]:
-            yield beginning
-            async for each in messages:
-                yield each
+            async with aclosing(messages):  # when the client leaves, and not when it is garbage
+                yield beginning
+                async for each in messages:
+                    yield each
 
         return all_messages()
 
-    async def messages(self, after: str | None) -> AsyncIterator[bytes]:
+    async def messages(self, after: str | None) -> AsyncGenerator[bytes, None]:
         """The place from which a client continues, and a server-sent event for each change after it.
 
         It is after a cursor, or now. There is at most one event a second.
