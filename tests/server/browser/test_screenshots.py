@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import limpet
 from support.browser import browser_program
 
@@ -23,6 +25,7 @@ def size(path: Path) -> tuple[int, int]:
     return width, height
 
 
+@pytest.mark.timeout(300)  # it renders all of them in software
 def test_the_script_still_makes_all_screenshots(tmp_path: Path) -> None:
     """H20: each page has what its picture is to show, as the script waits for it."""
     browser_program()
