@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from limpet import MemoryStore, StateGraph, open_store, pause
+from limpet import Conflict, MemoryStore, RunNotFound, Runs, StateGraph, open_store, pause
 from limpet.graphs.names import SERVER_KEY
 from limpet.server import app
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import LONGEST_LINK, QuestionLink, open_link, seal_link
+from support.checkpoint_stores import InMemoryCheckpointStore
 from support.graphs import fan
 from support.http_api import Client, api, article, asking, plain
 from support.http_server import API
@@ -167,9 +169,41 @@ def test_a_link_is_of_one_run_with_this_id() -> None:
         client.run_until_it_stops("r", topic="kelp")
         link = link_of(client)
         client.act("/runs/delete", run_ids=["r"])
-        assert client.read(f"/questions/{link}", 404)["code"] == "run-not-found"
+        for answer in (
+            client.read(f"/questions/{link}", 404),
+            client.act(f"/questions/{link}/answer", 404, value="yes"),
+        ):
+            assert answer["code"] == "no-such-link"
+            assert (
+                answer["detail"] == "the run of this link is no longer there"
+            )  # and not where it was stored
         client.run_until_it_stops("r", topic="kelp")
         assert client.act(f"/questions/{link}/answer", 404, value="yes")["code"] == "no-such-link"
+
+
+def test_a_run_that_is_deleted_while_its_question_is_answered_tells_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H19: nor does one that another process holds: who has a link learns of neither the store nor the process."""
+    with api() as client:
+        client.run_until_it_stops("r", topic="kelp")
+        link = link_of(client)
+        for problem, status, code in (
+            (RunNotFound("r", "looked in the store of tests"), 404, "no-such-link"),
+            (Conflict("r", "process 4711 on worker-2 holds it"), 409, "conflict"),
+        ):
+            monkeypatch.setattr(Runs, "answer", Mock(side_effect=problem))
+            answer = client.act(f"/questions/{link}/answer", status, value="yes")
+            assert answer["code"] == code
+            assert answer.keys() == {"type", "title", "status", "code", "detail"}
+            assert not {"tests", "4711"} & set(answer["detail"].split())
+
+
+def test_a_store_without_documents_has_made_no_link() -> None:
+    """H19: a stranger doesn't learn what kind of store it is."""
+    with api(store=InMemoryCheckpointStore()) as client:
+        client.forget_token()
+        assert client.read("/questions/x.y", 404)["code"] == "no-such-link"
 
 
 def test_of_several_questions_a_link_is_of_the_one_that_is_named() -> None:

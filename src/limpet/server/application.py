@@ -409,6 +409,8 @@ def _response(answer: Any) -> Response:
     headers = {**HEADERS, "Cache-Control": "no-store"}
     if not isinstance(answer, FileAnswer | FileOnDisk):
         return Response(to_bytes(answer), media_type="application/json", headers=headers)
+    if isinstance(answer, FileAnswer) and answer.policy:
+        headers["Content-Security-Policy"] = answer.policy
     if answer.name:
         headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(answer.name, safe='')}"
     if isinstance(answer, FileOnDisk):

@@ -159,6 +159,8 @@ class FileAnswer(NamedTuple):
     media_type: str
     name: str = ""
     """If it has one, browsers save it under this name."""
+    policy: str = ""
+    """The Content Security Policy of what browsers show by itself; that of the page, if it has none."""
 
 
 class FileOnDisk(NamedTuple):

@@ -19,6 +19,8 @@ from limpet.graphs.names import SERVER_KEY
 from limpet.journal.store import Store
 from limpet.server.problems import HttpProblem
 
+NO_SUCH_LINK: Final = "no-such-link"
+
 KEY_BYTES: Final = 32
 LONGEST_LINK: Final = 4000
 """Characters of a link, at most: a longer one isn't looked at."""
@@ -59,7 +61,7 @@ def seal_link(store: Store, link: QuestionLink) -> str:
 def open_link(store: Store, text: str, now: float) -> QuestionLink:
     """What a link allows. Raises `HttpProblem` for one that was never sealed here, or has expired."""
     content, _, seal = text.partition(".")
-    wrong = HttpProblem(404, "no-such-link", "this link isn't one of this server")
+    wrong = HttpProblem(404, NO_SUCH_LINK, "this link isn't one of this server")
     if len(text) > LONGEST_LINK or not text.isascii():
         raise wrong
     key = _key(store)

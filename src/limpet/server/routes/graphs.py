@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+from base64 import b64encode
 from typing import Any, Final
 
+from limpet.drawing.palette import STYLE
 from limpet.durations import seconds_in_text
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import SHOWN_STATUSES
@@ -30,6 +33,11 @@ from limpet.server.routes.runs import FILTERS
 from limpet.version import VERSION
 
 SVG: Final = "image/svg+xml"
+
+_STYLE_HASH: Final = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+
+PICTURE_POLICY: Final = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
+"""For a picture that is opened by itself: it has its styles, and nothing else that a browser would load or run."""
 
 STATUSES: Final = {
     FAILED: "an error has stopped it",
@@ -71,7 +79,7 @@ def show(request: ApiRequest) -> dict[str, Any]:
 def picture(request: ApiRequest) -> FileAnswer:
     """The picture of a graph, marked by how far a run has come if one is named."""
     drawn = _graph(request).draw("svg", run_id=request.values.get("run_id"))
-    return FileAnswer(drawn.encode(), SVG)
+    return FileAnswer(drawn.encode(), SVG, policy=PICTURE_POLICY)
 
 
 def start(request: ApiRequest) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from limpet.durations import moment_of
 from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.engine.operations.run_info import RunInfo, with_position
 from limpet.engine.operations.run_query import RunQuery, Search
-from limpet.errors import AlreadyAnswered, LimpetError, RunError, UsageError
+from limpet.errors import AlreadyAnswered, Conflict, LimpetError, RunError, RunNotFound, UsageError
 from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import Question
 from limpet.server.endpoint import (
@@ -23,7 +23,7 @@ from limpet.server.endpoint import (
     listed_run,
 )
 from limpet.server.problems import HttpProblem
-from limpet.server.question_links import QuestionLink, open_link, seal_link
+from limpet.server.question_links import NO_SUCH_LINK, QuestionLink, open_link, seal_link
 from limpet.server.values import shown_value
 
 MAX_WAITING: Final = 200
@@ -106,11 +106,7 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     try:
         request.service.runs.answer(info.run_id, answers=answers, by=by)
     except LimpetError as problem:
-        # What the run asks besides is no matter of who has the link.
-        if isinstance(problem, AlreadyAnswered | RunError) or type(problem) is UsageError:
-            closed = HttpProblem(409, AlreadyAnswered.code, "this question is no longer open")
-            raise closed from problem
-        raise
+        raise _for_strangers(problem) from problem
     return {"answered": link.question, "run_id": info.run_id}
 
 
@@ -121,15 +117,32 @@ def _asked(info: RunInfo, question_id: str | None) -> Question:
     raise UsageError(f"run {info.run_id!r} doesn't ask {question_id or 'anything'}")
 
 
+def _for_strangers(problem: LimpetError) -> LimpetError:
+    """What is said to who has a link: not what else the run asks, who holds it, nor where it is stored."""
+    if isinstance(problem, RunNotFound):
+        return HttpProblem(404, NO_SUCH_LINK, "the run of this link is no longer there")
+    if isinstance(problem, Conflict):
+        return HttpProblem(409, Conflict.code, "the answer can't be saved at the moment; try again")
+    if isinstance(problem, AlreadyAnswered | RunError) or type(problem) is UsageError:
+        return HttpProblem(409, AlreadyAnswered.code, "this question is no longer open")
+    return problem
+
+
 def _link(request: ApiRequest) -> QuestionLink:
     now = client_for(request.service.store).now()
-    return open_link(request.service.store, request.path["link"], now)
+    try:
+        return open_link(request.service.store, request.path["link"], now)
+    except UsageError as problem:  # the store keeps no documents, so no link was ever made
+        raise HttpProblem(404, NO_SUCH_LINK, "this link isn't one of this server") from problem
 
 
 def _run_of(request: ApiRequest, link: QuestionLink) -> RunInfo:
-    info = request.service.runs.get(link.run_id).info
-    if info.created != link.created:
-        raise HttpProblem(404, "no-such-link", "the run of this link is no longer there")
+    try:
+        info = request.service.runs.get(link.run_id).info
+        if info.created != link.created:  # a later run has got its id
+            raise RunNotFound(link.run_id)
+    except RunNotFound as problem:
+        raise _for_strangers(problem) from problem
     return info
 
 
