@@ -23,7 +23,9 @@ def test_the_document_has_all_routes_and_no_others() -> None:
             (route.path, method.lower())
             for route in client.app.routes  # type: ignore[attr-defined]  # of Starlette
             for method in route.methods
-            if route.path.startswith(API) and method != "HEAD" and not route.path.endswith("openapi.json")
+            if route.path.startswith((API, "/healthz", "/metrics"))
+            and method != "HEAD"
+            and not route.path.endswith("openapi.json")
         }
         assert routes == {(path, method) for path, item in document["paths"].items() for method in item}
 

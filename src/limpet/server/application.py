@@ -13,9 +13,11 @@ from collections.abc import (
     Collection,
     Coroutine,
     Iterable,
+    Sequence,
 )
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from math import isfinite
 from threading import Lock
 from time import monotonic
@@ -30,7 +32,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.errors import LimpetError, UsageError
@@ -150,7 +152,7 @@ def app(
     )
     guard = Guard(token or None, authenticate, hosts if hosts is None else host_names(hosts))
     answering = _Answering(service, guard)
-    routes = [
+    routes: list[Route] = [
         Route("/healthz", answering.health, methods=["GET"]),
         Route("/metrics", answering.metrics, methods=["GET"]),
         Route(f"{PREFIX}/openapi.json", answering.document, methods=["GET"]),
@@ -158,8 +160,9 @@ def app(
         *page_routes(guard, answering.reporting),
     ]
     middleware = [Middleware(_EncodedPath)]
+    no_route = partial(answering.no_route, routes)
     application = Starlette(
-        routes=routes, middleware=middleware, exception_handlers={HTTPException: answering.no_route}
+        routes=routes, middleware=middleware, exception_handlers={HTTPException: no_route}
     )
     # It would send clients to whatever the `Host` of their request names, before that is checked.
     application.router.redirect_slashes = False
@@ -226,12 +229,17 @@ class _Answering:
         """The OpenAPI document."""
         return await self.reporting(self._show_document)(request)
 
-    async def no_route(self, request: Request, problem: Exception) -> Response:
+    async def no_route(self, routes: Sequence[Route], request: Request, problem: Exception) -> Response:
         """A path that doesn't exist, or a method that it doesn't have."""
         status = getattr(problem, "status_code", 500)
         what = f"there is no {request.method} {request.url.path[:200]!r} here"
         response = _problem(problem_details(HttpProblem(status, "no-route", what)))
-        response.headers.update(getattr(problem, "headers", None) or {})
+        if status == 405:
+            # Several routes may share the path.
+            matching = [each for each in routes if each.matches(request.scope)[0] is not Match.NONE]
+            response.headers["Allow"] = ", ".join(
+                sorted({name for each in matching for name in each.methods or ()})
+            )
         self._metrics.note_request(request.method, status, 0.0)
         return response
 
@@ -267,7 +275,7 @@ class _Answering:
 
     async def _show_document(self, request: Request) -> Response:
         await self._check(request, None)
-        return _response(openapi(ENDPOINTS, request.scope.get("root_path", "") + PREFIX))
+        return _response(openapi(ENDPOINTS, request.scope.get("root_path", ""), PREFIX))
 
     async def _check(self, request: Request, endpoint: Endpoint | None) -> str | None:
         """Who makes a request; None for a stranger. Raises unless it may be answered."""

@@ -55,6 +55,12 @@ MAX_VALUES: Final = 1000
 LONGEST_IN_LIST: Final = 2000
 """Characters of the reason, the error or a question of a run in a list, at most. The run itself has all of them."""
 
+QUESTIONS_IN_LIST: Final = 20
+"""Open questions of a run in a list, at most."""
+
+QUESTIONS_FOLLOWED: Final = 100
+"""The same for a run that is followed: with each change, it is sent again."""
+
 TAGS_IN_LIST: Final = 50
 LONGEST_TAG: Final = 200
 """Tags of a run in a list, and characters of each, at most."""
@@ -200,14 +206,19 @@ class Endpoint(NamedTuple):
         return self.gives == "EventStream"
 
 
-def shown_run(info: RunInfo, now: float) -> dict[str, Any]:
-    """What a store knows of a run, as JSON; its status is that at a time by the store's clock."""
-    return shown_values(run_facts(info, now), ())
+def shown_run(info: RunInfo, now: float, most_questions: int | None = None) -> dict[str, Any]:
+    """What a store knows of a run, as JSON; its status is that at a time by the store's clock.
+
+    It has all open questions, or the first ones, and says how many there are.
+    """
+    facts = {**run_facts(info, now), "question_count": len(info.questions)}
+    facts["questions"] = facts["questions"][:most_questions]
+    return shown_values(facts, ())
 
 
 def listed_run(info: RunInfo, now: float) -> dict[str, Any]:
     """The same for a list, in which long texts are cut and large questions have no form."""
-    facts = shown_run(info, now)
+    facts = shown_run(info, now, QUESTIONS_IN_LIST)
     for name in ("reason", "problem"):
         facts[name] = _cut(facts[name])
     if facts["error"]:

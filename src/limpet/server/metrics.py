@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
+from limpet.engine.leases.workers import WorkerInfo, doubtful_lanes, why_unserved
+from limpet.engine.operations.run_info import ABANDONED, QUEUED
 from limpet.errors import UsageError
 from limpet.journal.run_filter import PAGE_SIZE, RunFilter
-from limpet.runs import Runs
 from limpet.server.endpoint import Service
-from limpet.server.run_counts import RecentAnswers, count_shown
+from limpet.server.run_counts import RecentAnswers, shown_statuses
 from limpet.version import VERSION
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,6 +28,13 @@ COUNTING_SHARE: Final = 1 / 30
 """The part of the time that may be spent on counting runs."""
 
 
+class _RunNumbers(NamedTuple):
+    """The numbers of all runs: by status, and of those that are due and that no live worker can continue."""
+
+    by_status: dict[str, int]
+    unserved: int
+
+
 class Metrics:
     """Counts the requests of a server, and tells what its store has."""
 
@@ -35,7 +44,7 @@ class Metrics:
         self._requests: Counter[tuple[str, int]] = Counter()
         self._seconds = 0.0
         self._streams = 0
-        self._counts: RecentAnswers[dict[str, int]] = RecentAnswers(1 / COUNTING_SHARE, COUNTS_LAST)
+        self._counts: RecentAnswers[_RunNumbers] = RecentAnswers(1 / COUNTING_SHARE, COUNTS_LAST)
 
     def note_request(self, method: str, status: int, seconds: float) -> None:
         """A request was answered."""
@@ -51,7 +60,8 @@ class Metrics:
 
     def text(self) -> str:
         """All numbers."""
-        runs = self._counts.get(None, self._count_runs)
+        workers = self._workers()
+        runs = self._counts.get(None, lambda: self._count_runs(workers or ()))
         with self._lock:
             requests = sorted(self._requests.items())
             seconds = self._seconds
@@ -62,9 +72,9 @@ class Metrics:
                 "limpet_runs",
                 "gauge",
                 "Runs in the store, by status",
-                [(f'{{status="{status}"}}', count) for status, count in sorted(runs.items())],
+                [(f'{{status="{status}"}}', count) for status, count in sorted(runs.by_status.items())],
             ),
-            *_workers(self._service.runs),
+            *([] if workers is None else _worker_lines(workers, runs.unserved)),
             *_family(
                 "limpet_http_requests_total",
                 "counter",
@@ -76,29 +86,36 @@ class Metrics:
         ]
         return "\n".join(lines) + "\n"
 
-    def _count_runs(self) -> dict[str, int]:
+    def _workers(self) -> list[WorkerInfo] | None:
+        """The workers; None for a store without documents, which knows none."""
+        try:
+            return self._service.runs.workers()
+        except UsageError:
+            return None
+
+    def _count_runs(self, workers: Sequence[WorkerInfo]) -> _RunNumbers:
         client = client_for(self._service.store)
-        found: Counter[str] = Counter()
+        lanes = set(doubtful_lanes(client, workers))
+        by_status: Counter[str] = Counter()
+        unserved = 0
         which = RunFilter(limit=PAGE_SIZE)
         while page := client.store.list(which):
-            found += count_shown(client, page)
+            for head, status in zip(page, shown_statuses(client, page), strict=True):
+                by_status[status] += 1
+                is_due = status in (QUEUED, ABANDONED)
+                if is_due and head.lane in lanes and why_unserved(head.lane, head.run_id, workers):
+                    unserved += 1
             which = which._replace(after=page[-1].cursor)
-        return dict(found)
+        return _RunNumbers(dict(by_status), unserved)
 
 
-def _workers(runs: Runs) -> list[str]:
-    try:
-        workers = runs.workers()
-        unserved = runs.unserved()
-    except UsageError:
-        return []  # a store without documents knows no workers
+def _worker_lines(workers: Sequence[WorkerInfo], unserved: int) -> list[str]:
     live = [worker for worker in workers if worker.is_live]
-    waiting = sum(lane.runs for lane in unserved)
     return [
         *_family("limpet_workers", "gauge", "Workers that are alive", [("", len(live))]),
         *_family("limpet_worker_runs", "gauge", "Runs under way", [("", sum(each.runs for each in live))]),
         *_family(
-            "limpet_unserved_runs", "gauge", "Due runs that no live worker can continue", [("", waiting)]
+            "limpet_unserved_runs", "gauge", "Due runs that no live worker can continue", [("", unserved)]
         ),
     ]
 

@@ -54,6 +54,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
             "reason": _OPTIONAL_TEXT,
             "tags": {"type": "array", "items": _TEXT},
             "questions": {"type": "array", "items": _OBJECT},
+            "question_count": _INTEGER,
             "cursor": _TEXT,
         }
     ),
@@ -176,7 +177,13 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         }
     ),
     "Answered": _object({"answered": _TEXT, "run_id": _TEXT}),
-    "Schedule": _object({"name": _TEXT, "graph": _TEXT, "status": _TEXT, "when": _TEXT, "timezone": _TEXT}),
+    "Schedule": _object(
+        {"name": _TEXT, "graph": _TEXT, "status": _TEXT, "when": _TEXT, "timezone": _TEXT},
+        input={"type": ["object", "null"]},
+        input_size=_INTEGER,
+        config={"type": ["object", "null"]},
+        config_size=_INTEGER,
+    ),
     "ScheduleList": _object({"schedules": _list_of("Schedule")}),
     "Times": _object({"times": {"type": "array", "items": _NUMBER}}),
     "RunId": _object({"run_id": _TEXT}),
@@ -209,6 +216,8 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     ),
     "File": {"type": "string", "format": "binary"},
     "Picture": _TEXT,
+    "Metrics": _TEXT,
+    "Health": _object({"status": _TEXT}),
     "EventStream": {
         "type": "string",
         "description": (
@@ -230,16 +239,26 @@ LAST_EVENT_ID: Final = {
 MEDIA_TYPES: Final = {
     "File": "application/octet-stream",
     "Picture": "image/svg+xml",
+    "Metrics": "text/plain",
     "EventStream": "text/event-stream",
 }
 """The answers that aren't JSON."""
 
 
-def openapi(endpoints: Iterable[Endpoint], prefix: str) -> dict[str, Any]:
-    """The document."""
+HEALTH: Final = Endpoint(
+    "GET", "/healthz", lambda _: None, "Whether the store answers", "Health", is_public=True
+)
+METRICS: Final = Endpoint("GET", "/metrics", lambda _: None, "Numbers for Prometheus", "Metrics")
+"""What a program asks about the server itself, outside of the API; the application answers it."""
+
+
+def openapi(endpoints: Iterable[Endpoint], root: str, prefix: str) -> dict[str, Any]:
+    """The document. The routes are under the prefix, and that under the path where the application is mounted."""
     paths: dict[str, dict[str, Any]] = {}
+    for each in (HEALTH, METRICS):
+        paths[root + each.path] = {each.method.lower(): _operation(each)}
     for endpoint in endpoints:
-        path = prefix + re.sub(r":\w+}", "}", endpoint.path)
+        path = root + prefix + re.sub(r":\w+}", "}", endpoint.path)
         paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint)
     return {
         "openapi": "3.1.0",

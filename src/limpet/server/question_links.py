@@ -19,8 +19,6 @@ from limpet.graphs.names import SERVER_KEY
 from limpet.journal.store import Store
 from limpet.server.problems import HttpProblem
 
-NO_SUCH_LINK: Final = "no-such-link"
-
 KEY_BYTES: Final = 32
 LONGEST_LINK: Final = 4000
 """Characters of a link, at most: a longer one isn't looked at."""
@@ -61,7 +59,7 @@ def seal_link(store: Store, link: QuestionLink) -> str:
 def open_link(store: Store, text: str, now: float) -> QuestionLink:
     """What a link allows. Raises `HttpProblem` for one that was never sealed here, or has expired."""
     content, _, seal = text.partition(".")
-    wrong = HttpProblem(404, NO_SUCH_LINK, "this link isn't one of this server")
+    wrong = no_such_link()
     if len(text) > LONGEST_LINK or not text.isascii():
         raise wrong
     key = _key(store)
@@ -74,6 +72,11 @@ def open_link(store: Store, text: str, now: float) -> QuestionLink:
     if link.expires < now:
         raise HttpProblem(410, "link-expired", "this link has expired; ask for a new one")
     return link
+
+
+def no_such_link(message: str = "this link isn't one of this server") -> HttpProblem:
+    """What is said of a link that allows nothing."""
+    return HttpProblem(404, "no-such-link", message)
 
 
 def _seal(key: bytes, content: str) -> bytes:

@@ -10,15 +10,15 @@ from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.operations.run_info import LISTED_STATUSES, expired_leases, status_for_people
-from limpet.engine.operations.run_query import RunQuery
-from limpet.journal.store import DAMAGED, RunHead
+from limpet.engine.operations.run_info import ABANDONED, expired_leases, status_for_people
+from limpet.engine.operations.run_query import QUERY_STATUSES, RunQuery
+from limpet.journal.store import DAMAGED, RUNNING, RunHead
 
 COUNTING_SHARE: Final = 1 / 10
 """The part of the time that may be spent on counting runs, however often the numbers are asked for."""
 
 COUNTED: Final = 500
-"""Runs of a stored status that are counted: of more, it is only said that there are more."""
+"""Runs of a status that are counted: of more, it is only said that there are more."""
 
 MAX_KEPT: Final = 32
 """Answers that are kept at the same time."""
@@ -34,26 +34,30 @@ class StatusCounts(NamedTuple):
 
 
 def count_newest(client: LeaseClient, query: RunQuery) -> StatusCounts:
-    """Count up to `COUNTED` runs of each stored status that match, the newest. The query has no text."""
-    counts: Counter[str] = Counter()
+    """Count up to `COUNTED` runs of each status that match, the newest. The query has no text."""
+    statuses: dict[str, str] = {}
     more: set[str] = set()
-    for status in LISTED_STATUSES:
-        if status == DAMAGED:
+    for status in QUERY_STATUSES:
+        if status in (DAMAGED, RUNNING):
             continue
-        (which,) = replace(query, statuses=(status,)).filters()
-        heads = client.store.list(which._replace(limit=COUNTED + 1))
-        found = count_shown(client, heads[:COUNTED])
-        counts += found
-        if len(heads) > COUNTED:
-            more.update(found)
-    return StatusCounts(dict(counts), sorted(more))
+        for which in replace(query, statuses=(status,)).filters():
+            heads = client.store.list(which._replace(limit=COUNTED + 1))
+            newest = heads[:COUNTED]
+            # By their ids, as two filters may find the same run.
+            statuses.update(
+                zip([head.run_id for head in newest], shown_statuses(client, newest), strict=True)
+            )
+            if len(heads) > COUNTED:
+                # What finds abandoned runs finds all that a process holds.
+                more.update((ABANDONED, RUNNING) if status == ABANDONED else (status,))
+    return StatusCounts(dict(Counter(statuses.values())), sorted(more))
 
 
-def count_shown(client: LeaseClient, heads: Sequence[RunHead]) -> Counter[str]:
-    """How many of these runs, in the order of a list, have each status. What their summaries say isn't read."""
+def shown_statuses(client: LeaseClient, heads: Sequence[RunHead]) -> list[str]:
+    """The status of each of these runs, in the order of a list. What their summaries say isn't read."""
     expired = expired_leases(client, heads)
     now = client.now()
-    return Counter(status_for_people(head, head.error, head.run_id in expired, now) for head in heads)
+    return [status_for_people(head, head.error, head.run_id in expired, now) for head in heads]
 
 
 class RecentAnswers(Generic[T]):

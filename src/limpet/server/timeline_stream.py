@@ -35,6 +35,7 @@ async def timeline_stream(
     """What changes in a timeline after a version, until the run ends."""
     known_run: dict[str, Any] = {}
     known_problem: str | None = None
+    promised_more = False
     silence = 0.0
     try:
         with timelines.following(run_id), watched(client, run_id) as run:
@@ -42,8 +43,11 @@ async def timeline_stream(
                 seen = run.version
                 found = await run_in_threadpool(changes, version)
                 is_known = found["run"] == known_run and found["problem"] == known_problem
-                if found["rows"] or found["reset"] or not is_known:
+                # Who was told that there is more hears when there is none.
+                has_all = promised_more and not found["more"]
+                if found["rows"] or found["reset"] or has_all or not is_known:
                     version = found["version"]
+                    promised_more = found["more"]
                     known_run = found["run"]
                     known_problem = found["problem"]
                     silence = 0.0

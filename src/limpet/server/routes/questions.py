@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final
 
 from limpet.durations import moment_of
 from limpet.engine.leases.lease_client import LeaseClient, client_for
-from limpet.engine.operations.run_info import RunInfo, with_position
+from limpet.engine.operations.run_info import (
+    ABANDONED,
+    QUEUED,
+    RETRYING,
+    SLEEPING,
+    WAITING,
+    RunInfo,
+    with_position,
+)
 from limpet.engine.operations.run_query import RunQuery, Search
 from limpet.errors import AlreadyAnswered, Conflict, LimpetError, RunError, RunNotFound, UsageError
 from limpet.journal.store import PAUSED, RUNNING
@@ -23,7 +32,7 @@ from limpet.server.endpoint import (
     listed_run,
 )
 from limpet.server.problems import HttpProblem
-from limpet.server.question_links import NO_SUCH_LINK, QuestionLink, open_link, seal_link
+from limpet.server.question_links import QuestionLink, no_such_link, open_link, seal_link
 from limpet.server.values import shown_value
 
 MAX_WAITING: Final = 200
@@ -31,7 +40,8 @@ MAX_WAITING: Final = 200
 
 MAX_PAUSED: Final = 500
 MAX_RUNNING: Final = 200
-"""Runs that are paused or running, the newest, that are looked through for questions, at most."""
+MAX_QUEUED: Final = 200
+"""Runs that are looked through for questions, at most, the newest: those that are paused, under way, and queued."""
 
 LINK_LASTS: Final = "7d"
 
@@ -40,19 +50,33 @@ def waiting(request: ApiRequest) -> dict[str, Any]:
     """The runs that wait for an answer or an approval of a person, those that are paused first."""
     limit = limit_of(request, MAX_WAITING, 50)
     client = client_for(request.service.store)
-    found: list[RunInfo] = []
-    has_more = False
-    for status, bound in ((PAUSED, MAX_PAUSED), (RUNNING, MAX_RUNNING)):
-        search = Search(client, RunQuery(statuses=(status,)), bound=bound)
-        search.page_size = bound + 1  # one more says whether there are more
-        found += _that_wait(search, client)
-        has_more = has_more or search.stopped_at is not None
+    paused = _search(client, RunQuery(statuses=(PAUSED,)), MAX_PAUSED)
+    under_way = _search(client, _UnderWay(statuses=(ABANDONED, SLEEPING, RETRYING, WAITING)), MAX_RUNNING)
+    queued = _search(client, RunQuery(statuses=(QUEUED,)), MAX_QUEUED)
+    found: dict[str, RunInfo] = {}
+    for search in (paused, under_way, queued):
+        found |= {info.run_id: info for info in _that_wait(search, client)}
     now = client.now()
     return {
-        "runs": [listed_run(info, now) for info in found[:limit]],
+        "runs": [listed_run(info, now) for info in islice(found.values(), limit)],
         "total": len(found),
-        "more": has_more,
+        # Most queued runs haven't begun. The others will be under way.
+        "more": any(search.stopped_at is not None for search in (paused, under_way)),
     }
+
+
+class _UnderWay(RunQuery):
+    """The running runs that are found by the statuses: what finds abandoned ones finds all that a process holds."""
+
+    def has_status(self, info: RunInfo, now: float) -> bool:
+        """Whether it is one of them."""
+        return info.status == RUNNING
+
+
+def _search(client: LeaseClient, query: RunQuery, bound: int) -> Search:
+    search = Search(client, query, bound=bound)
+    search.page_size = bound + 1  # one more says whether there are more
+    return search
 
 
 def _that_wait(search: Search, client: LeaseClient) -> Iterator[RunInfo]:
@@ -120,7 +144,7 @@ def _asked(info: RunInfo, question_id: str | None) -> Question:
 def _for_strangers(problem: LimpetError) -> LimpetError:
     """What is said to who has a link: not what else the run asks, who holds it, nor where it is stored."""
     if isinstance(problem, RunNotFound):
-        return HttpProblem(404, NO_SUCH_LINK, "the run of this link is no longer there")
+        return no_such_link("the run of this link is no longer there")
     if isinstance(problem, Conflict):
         return HttpProblem(409, Conflict.code, "the answer can't be saved at the moment; try again")
     if isinstance(problem, AlreadyAnswered | RunError) or type(problem) is UsageError:
@@ -133,7 +157,7 @@ def _link(request: ApiRequest) -> QuestionLink:
     try:
         return open_link(request.service.store, request.path["link"], now)
     except UsageError as problem:  # the store keeps no documents, so no link was ever made
-        raise HttpProblem(404, NO_SUCH_LINK, "this link isn't one of this server") from problem
+        raise no_such_link() from problem
 
 
 def _run_of(request: ApiRequest, link: QuestionLink) -> RunInfo:

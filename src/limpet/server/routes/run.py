@@ -22,6 +22,7 @@ from limpet.server.endpoint import (
     FLAG,
     INTEGER,
     OBJECT,
+    QUESTIONS_FOLLOWED,
     TEXT,
     TEXTS,
     ApiRequest,
@@ -55,7 +56,7 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
     now = service.now()
     working = now if info.shown_at(now) in (RUNNING, ABANDONED) else None
     changes = service.timelines.changes(request.run_id, info.created, known_secrets, version, limit, working)
-    return {**changes, "run": shown_run(info, now)}
+    return {**changes, "run": shown_run(info, now, QUESTIONS_FOLLOWED)}
 
 
 def answer(request: ApiRequest) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.node_context.questions import NOT_GIVEN
+from limpet.engine.node_context.questions import NOT_GIVEN, check_answer
 from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chosen_runs
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.run_query import RunQuery
-from limpet.errors import UsageError
+from limpet.errors import AnswerRefused, UsageError
 from limpet.journal.store import ENDED
 from limpet.server.endpoint import (
     ANSWERS_AS,
@@ -113,12 +114,10 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     value = request.values.get("value", NOT_GIVEN)
     by = request.answers_as
 
-    def unfit(info: RunInfo) -> str:
-        if info.questions or info.waits_for_approval:
-            return ""
-        return f"it is {info.shown_status}, and asks nothing"
+    def do(run_id: str) -> None:
+        runs.answer(run_id, value, by=by)
 
-    return _change(request, Change("answer", lambda run_id: runs.answer(run_id, value, by=by), unfit))
+    return _change(request, Change("answer", do, lambda info: _unfit_for_answer(info, value)))
 
 
 def send(request: ApiRequest) -> dict[str, Any]:
@@ -145,18 +144,52 @@ def fork(request: ApiRequest) -> dict[str, Any]:
             runs.retry(created[run_id])
         return ""
 
-    return {**_change(request, Change("fork", do, lambda info: "")), "created": created}
+    change = Change("fork", do, lambda info: _unfit_without_graph(request, info))
+    return {**_change(request, change), "created": created}
 
 
 def rollback(request: ApiRequest) -> dict[str, Any]:
     """Set runs back to where they were after the same step."""
     runs = request.service.runs
+    step = request.values["step"]
 
     def do(run_id: str) -> str:
-        runs.rollback(run_id, request.values["step"])
+        runs.rollback(run_id, step)
         return ""
 
-    return _change(request, Change("rollback", do, lambda info: ""))
+    def unfit(info: RunInfo) -> str:
+        if not 0 <= step <= info.step:
+            return f"it has no step {step}"
+        return _unfit_without_graph(request, info)
+
+    return _change(request, Change("rollback", do, unfit))
+
+
+# Why a run isn't one to do something with: a plan says that before it is tried.
+
+
+def _unfit_for_answer(info: RunInfo, value: Any) -> str:
+    if not info.questions and not info.waits_for_approval:
+        return f"it is {info.shown_status}, and asks nothing"
+    if value is NOT_GIVEN:
+        return "" if info.waits_for_approval else "it asks something, which needs an answer"
+    if not info.questions:
+        return "it waits for an approval, not for an answer"
+    if isinstance(value, Mapping):
+        return ""  # it may have an answer for each question
+    if len(info.questions) > 1:
+        return "it asks several questions"
+    try:
+        check_answer(info.questions[0], value)
+    except AnswerRefused as refused:
+        return refused.message
+    return ""
+
+
+def _unfit_without_graph(request: ApiRequest, info: RunInfo) -> str:
+    if info.graph in request.service.graphs:
+        return ""
+    return f"the server doesn't have the code of its graph, {info.graph!r}"
 
 
 def _unfit_if_ended(info: RunInfo) -> str:

@@ -20,13 +20,19 @@ from limpet.server.endpoint import (
     Service,
 )
 from limpet.server.routes.graphs import known_graph
-from limpet.server.values import shown_value, shown_values
+from limpet.server.values import shown_value, shown_values, without_large
 
 
 def list_schedules(request: ApiRequest) -> dict[str, Any]:
-    """All schedules, by name."""
+    """All schedules, by name. In place of a large input or config, it has its size."""
     service = request.service
-    return {"schedules": [_facts(service, each) for each in service.schedules.list()]}
+    listed = {each.name: _facts(service, each) for each in service.schedules.list()}
+    values = {(name, part): facts[part] for name, facts in listed.items() for part in ("input", "config")}
+    _, large = without_large(values)
+    for (name, part), size in large.items():
+        listed[name][part] = None
+        listed[name][f"{part}_size"] = size
+    return {"schedules": list(listed.values())}
 
 
 def show(request: ApiRequest) -> dict[str, Any]:
