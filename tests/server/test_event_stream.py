@@ -14,11 +14,12 @@ import pytest
 from limpet import MemoryStore, StateGraph, emit, open_store
 from limpet.engine.following.watcher import watcher_for
 from limpet.server import event_stream
+from limpet.server.routes import run as run_routes
 from limpet.server.timeline.timelines import KEPT_TIMELINES
 from support.graphs import loop
 from support.http_api import api, asking, plain
 from support.http_server import API, TOKEN, Events, Served, served
-from support.waiting import until
+from support.waiting import SOON, until
 
 FOLLOWERS = 100
 
@@ -255,6 +256,22 @@ def test_however_many_timelines_are_followed_each_gets_only_what_changes() -> No
         for each in streams:
             assert [message["data"]["reset"] for message in each.messages][:2] == [True, False]
             each.leave()
+
+
+def test_who_was_told_that_there_is_more_hears_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: of a long timeline, whoever has looked at it before."""
+    monkeypatch.setattr(run_routes, "MAX_ROWS", 10)
+    store = MemoryStore()
+    graph = counting(store, 10)
+    graph.execute({}, run_id="r")
+    with served(store, [graph]) as server:
+        for _ in range(3):
+            stream = Events(server, "/runs/r/timeline/live")
+            stream.join(SOON)
+            assert stream.kinds[-2:] == ["timeline", "end"]
+            *_, last = [each["data"] for each in stream.messages if each["kind"] == "timeline"]
+            assert last["more"] is False
+            assert last["total"] == 10
 
 
 def test_a_client_that_reads_nothing_delays_no_other() -> None:

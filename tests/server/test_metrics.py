@@ -1,4 +1,4 @@
-"""H19: numbers for Prometheus."""
+"""H19, H21: numbers for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import re
 
 import pytest
 
-from limpet import MemoryStore
+from limpet import MemoryStore, supervise
+from limpet.engine.leases import workers
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
 from limpet.server import metrics
 from limpet.server.run_counts import RecentAnswers
 from support.http_api import api
+from support.waiting import until
 
 LINE = re.compile(r'[a-z_]+(\{[a-z]+="[^"\\\n]*"(,[a-z]+="[^"\\\n]*")*\})? -?[0-9.e+-]+')
 
@@ -73,6 +75,24 @@ def test_all_runs_are_counted_but_not_often(monkeypatch: pytest.MonkeyPatch) -> 
         client.act("/graphs/article/runs", input={"topic": "x"})
         assert 'limpet_runs{status="queued"} 5' in client.get("/metrics").text
         assert store.lists - lists < 3
+
+
+def test_runs_that_no_worker_takes_are_counted_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H21: a queue that grows is seen to grow, however long it is."""
+    monkeypatch.setattr(workers, "MAX_COUNTED", 2)
+    monkeypatch.setattr(metrics, "PAGE_SIZE", 3)
+    with api() as client:
+        for number in range(7):
+            client.act("/graphs/article/runs", input={"topic": "x"}, run_id=f"r{number}")
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="later", delay="1h")
+        client.run_until_it_stops("kelp", topic="kelp")
+        lines = client.get("/metrics").text.splitlines()
+        assert "limpet_unserved_runs 7" in lines
+        assert 'limpet_runs{status="queued"} 7' in lines
+    with api() as client, supervise(client.store, [client.graph]):
+        until(lambda: client.read("/workers")["workers"])
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="r")
+        assert "limpet_unserved_runs 0" in client.get("/metrics").text.splitlines()
 
 
 def test_an_answer_is_found_again_when_it_is_too_old() -> None:

@@ -13,10 +13,13 @@ import pytest
 
 from limpet import StateGraph, open_store, pause
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.server import run_counts
+from limpet.journal.store import NewRun
+from limpet.server import endpoint, run_counts
+from limpet.server.routes import questions
+from limpet.server.routes import run as run_routes
 from limpet.server.routes import runs as routes
 from limpet.server.run_counts import RecentAnswers
-from support.graphs import asking, chain
+from support.graphs import asking, chain, fan
 from support.http_api import Client, api, plain
 from support.http_server import API
 from support.waiting import until
@@ -83,6 +86,22 @@ def test_runs_are_counted_by_the_status_that_is_shown(monkeypatch: pytest.Monkey
         assert client.read("/counts", graph="article") == {
             "counts": {"failed": 2, "paused": 1, "queued": 1},
             "more": ["failed"],
+        }
+
+
+def test_a_status_of_many_runs_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: though stores have one status for runs that are queued, sleeping, held and so on."""
+    monkeypatch.setattr(run_counts, "COUNTED", 2)
+    with api() as client:
+        for number, delay in enumerate(("1h", None, None, None)):
+            body = {"run_id": f"r{number}", "input": {"topic": "x"}, "delay": delay}
+            client.act("/graphs/article/runs", **body)
+        for run_id in ("held", "crashed", "held-too"):
+            holder = "a process on another host"
+            assert client.store.create(NewRun(run_id, "article", [b"x"], holder=holder, ttl=3600.0))
+        assert client.read("/counts") == {
+            "counts": {"queued": 2, "sleeping": 1, "running": 2},
+            "more": ["abandoned", "queued", "running"],
         }
 
 
@@ -153,6 +172,56 @@ def test_many_runs_are_changed_with_an_outcome_each() -> None:
         assert client.act("/runs/delete", run_ids=["run-2", "none"])["failed"] == 1
         assert client.act("/runs/delete", graph="article", all_runs=False)["done"] == 4
         assert client.read("/runs")["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("verb", "body"),
+    [
+        ("answer", {"value": "yes"}),
+        ("answer", {"value": "maybe"}),
+        ("answer", {}),
+        ("send", {"name": "note", "value": 1}),
+        ("fork", {}),
+        ("rollback", {"step": 0}),
+        ("rollback", {"step": 1}),
+        ("rollback", {"step": -1}),
+        ("rollback", {"step": 77}),
+        ("retry", {}),
+        ("cancel", {}),
+        ("delete", {}),
+    ],
+)
+def test_what_is_planned_is_what_is_done(verb: str, body: dict[str, Any]) -> None:
+    """H19: for runs of every kind, also those of graphs that the server doesn't know."""
+
+    def approving(store: Any) -> StateGraph:
+        return chain(None, None, name="approving").compile(
+            store=store, interrupt_before=["n2"], preserve=True
+        )
+
+    def asking_twice(store: Any) -> StateGraph:
+        return fan({"left": asking(), "right": asking()}).compile(store=store, preserve=True)
+
+    with api() as client:
+        fill(client, 1)
+        client.run_until_it_stops("done", topic="kelp")
+        client.graph.resume("done", "yes")
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="queued")
+        client.run_until_it_stops("cancelled", topic="kelp")
+        client.act("/runs/cancelled/cancel")
+        for number, make in enumerate((approving, asking_twice)):
+            list(make(client.store).stream({}, run_id=f"other-{number}"))
+        planned = client.act(f"/runs/{verb}", **body, all_runs=True, dry_run=True)
+        outcomes = client.act(f"/runs/{verb}", **body, all_runs=True)
+        assert outcomes["failed"] == 0, outcomes
+        assert planned["planned"] == outcomes["done"]
+        assert len(planned["runs"]) == 7
+
+        def results(found: dict[str, Any], result: str) -> set[str]:
+            return {each["run_id"] for each in found["runs"] if each["result"] == result}
+
+        assert results(planned, "planned") == results(outcomes, "done")
+        assert all(each["reason"] for each in planned["runs"] if each["result"] == "skipped")
 
 
 def test_who_answers_and_approves_many_runs_is_in_their_history() -> None:
@@ -245,6 +314,41 @@ def test_a_list_is_small_however_much_its_runs_ask_and_say() -> None:
         assert (len(question["prompt"]), question["choices"]) == (100_000, choices)
         assert len(client.read("/runs/fails")["error"]["message"]) == 100_000
         assert len(client.read("/runs/asks/timeline")["run"]["questions"][0]["prompt"]) == 100_000
+
+
+def test_a_list_has_the_first_of_many_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: and their number; so has a run that is followed, which is sent again with each change."""
+    monkeypatch.setattr(endpoint, "QUESTIONS_IN_LIST", 2)
+    monkeypatch.setattr(run_routes, "QUESTIONS_FOLLOWED", 3)
+
+    def made(store: Any) -> StateGraph:
+        return fan({f"b{number}": asking() for number in range(5)}).compile(store=store)
+
+    with api(made) as client:
+        client.run_until_it_stops("r")
+        (listed,) = client.read("/runs")["runs"]
+        (waiting,) = client.read("/questions")["runs"]
+        followed = client.read("/runs/r/timeline")["run"]
+        whole = client.read("/runs/r")
+        found = [len(each["questions"]) for each in (listed, waiting, followed, whole)]
+        assert found == [2, 2, 3, 5]
+        assert {each["question_count"] for each in (listed, waiting, followed, whole)} == {5}
+        assert len(client.read("/runs/r/questions")["questions"]) == 5
+
+
+def test_runs_are_searched_for_questions_where_there_may_be_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: that many wait for a worker doesn't mean that more may ask."""
+    monkeypatch.setattr(questions, "MAX_QUEUED", 1)
+    monkeypatch.setattr(questions, "MAX_RUNNING", 1)
+    with api() as client:
+        client.run_until_it_stops("kelp", topic="kelp")
+        for number in range(3):
+            client.act("/graphs/article/runs", input={"topic": "x"}, run_id=f"r{number}")
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="later", delay="1h")
+        found = client.read("/questions")
+        assert (ids(found), found["total"], found["more"]) == (["kelp"], 1, False)
+        client.act("/graphs/article/runs", input={"topic": "x"}, run_id="later still", delay="1h")
+        assert client.read("/questions")["more"] is True
 
 
 ASKING_PROCESS = """

@@ -62,6 +62,19 @@ def test_a_schedule_that_makes_no_sense_is_refused() -> None:
             assert client.read("/schedules/s/next", 400, count=count)["code"] == "usage"
 
 
+def test_a_list_of_schedules_has_the_sizes_of_large_inputs() -> None:
+    """H19: the schedule itself has all of it."""
+    with api() as client:
+        for name, topic in (("large", "x" * 100_000), ("small", "kelp")):
+            client.act("/schedules", name=name, graph="article", every="1h", input={"topic": topic})
+        large, small = client.read("/schedules")["schedules"]
+        assert (large["input"], small["input"]) == (None, {"topic": "kelp"})
+        assert 100_000 < large["input_size"] < 100_100
+        assert "input_size" not in small
+        assert len(client.get(f"{API}/schedules").content) < 5_000
+        assert client.read("/schedules/large")["input"] == {"topic": "x" * 100_000}
+
+
 def test_workers_are_listed_with_what_they_leave_to_others() -> None:
     """H19: and the runs that no worker can continue."""
     with api() as client:
