@@ -27,22 +27,27 @@ MEDIA_TYPES: Final = {
 }
 """The media types of files, by how their names end."""
 
-COMMENT: Final = re.compile(
-    r"^[ \t]*/\*(?:(?!\*/).)*\*/[ \t]*$|(?:^|(?<=\s))// [^\n]*$", re.DOTALL | re.MULTILINE
+SHEET_COMMENT: Final = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+SHEET_SPACE: Final = re.compile(r" ?([{}>;,]) ?|(?<=:) ")
+"""A sign of a style sheet with spaces around it that mean nothing. No text in the sheets has one."""
+
+TOKEN: Final = re.compile(
+    r"""
+      (?P<space> \s+ | //[^\n]* | /\*.*?\*/ )
+    | (?P<text> "(?:[^"\\]|\\.)*" | '(?:[^'\\]|\\.)*' )
+    | (?P<word> [\w$]+ )
+    | (?P<sign> . )
+    """,
+    re.DOTALL | re.VERBOSE,
 )
-"""A comment in lines of its own, or at the end of a line. No text in the page has such a `// `."""
+"""A part of a script. Templates, and slashes that begin regular expressions, are seen by what is around them."""
 
-TEXT: Final = r'"(?:[^"\\]|\\.)*"|`[^`]*`'
-"""A text of a script."""
+EXPRESSION: Final = re.compile(r"/(?:[^/\\\n\[]|\\.|\[(?:[^\]\\\n]|\\.)*\])+/\w*")
+"""A regular expression in a script."""
 
-SPACE: Final = {
-    "css": re.compile(r"() ?([{}>;,]) ?|(?<=:) "),
-    "js": re.compile(rf"({TEXT})| ?([=!<>?:&|{{}}(),;]+) ?"),
-}
-"""What is kept, and signs with spaces around them that mean nothing."""
-
-LINE_END: Final = re.compile(r",?\n(?=[)\]}])|(?<=[{(\[;,])\n|\n(?=[.?:&|])")
-"""The end of a line where it means nothing: beside a bracket, with a comma before one that closes, or a sign."""
+BEFORE_EXPRESSION: Final = re.compile(r"(^|[^\w$)\]}]|\breturn)$")
+"""How what is before a regular expression ends: after a value, a slash divides."""
 
 
 class PageFile(NamedTuple):
@@ -109,19 +114,75 @@ def _page_file(path: str, content: bytes) -> PageFile:
 
 
 def _as_sent(path: str, content: bytes) -> bytes:
-    """A script or a style sheet without what only people read: comments, indentation, most spaces and line ends."""
-    kind = _kind(path)
-    if kind not in SPACE:
-        return content
-    lines = (line.strip() for line in COMMENT.sub("", content.decode()).split("\n"))
-    return LINE_END.sub("", "\n".join(_without_spaces(kind, line) for line in lines if line)).encode()
+    """A script or a style sheet without what only people read: comments, and white space that means nothing."""
+    match _kind(path):
+        case "js":
+            return _script(content.decode()).encode()
+        case "css":
+            return _sheet(content.decode()).encode()
+        case _:
+            return content
 
 
-def _without_spaces(kind: str, line: str) -> str:
-    """A line without spaces around signs; as it is, if it may have a regular expression or a text inside a text."""
-    if kind == "js" and ("/" in re.sub(TEXT, "", line) or line.count("`") > 2):
-        return line
-    return SPACE[kind].sub(r"\1\2", line)
+def _sheet(text: str) -> str:
+    return SHEET_SPACE.sub(r"\1", " ".join(SHEET_COMMENT.sub("", text).split()))
+
+
+def _script(text: str) -> str:
+    """A script whose statements end with semicolons, so that the ends of its lines mean nothing."""
+    sent = ""
+    after_space = False
+    place = 0
+    while place < len(text):
+        token, is_space = _token(text, place, sent)
+        place += len(token)
+        if is_space:
+            after_space = True
+            continue
+        if token in (")", "]", "}"):
+            sent = sent.removesuffix(",")
+        if after_space and sent and _would_join(sent[-1], token[0]):
+            sent += " "
+        sent += token
+        after_space = False
+    return sent
+
+
+def _token(text: str, place: int, before: str) -> tuple[str, bool]:
+    """The part of a script at a place, and whether it means nothing. `before` is what has been sent up to there."""
+    if text[place] == "`":
+        return text[place : _end_of_template(text, place)], False
+    found = TOKEN.match(text, place)
+    assert found is not None
+    if found["sign"] == "/" and BEFORE_EXPRESSION.search(before[-len("=return") :]):
+        found = EXPRESSION.match(text, place) or found
+    return found[0], found.lastgroup == "space"
+
+
+def _end_of_template(text: str, start: int) -> int:
+    """Where a template ends. What is in its braces stays as it is, also other templates."""
+    place = start + 1
+    depth = 0
+    while text[place] != "`" or depth:
+        if text[place] == "`":
+            place = _end_of_template(text, place)
+            continue
+        if text[place] == "\\":
+            place += 1
+        elif text.startswith("${", place) or (depth and text[place] == "{"):
+            depth += 1
+            place += text[place] == "$"
+        elif text[place] == "}" and depth:
+            depth -= 1
+        place += 1
+    return place + 1
+
+
+def _would_join(before: str, after: str) -> bool:
+    """Whether two characters would be read as one part of a script: two of words, or of `++` and `--`."""
+    if before == after and before in "+-":
+        return True
+    return all(character.isalnum() or character in "_$" for character in (before, after))
 
 
 def _kind(path: str) -> str:
