@@ -258,8 +258,8 @@ def test_however_many_timelines_are_followed_each_gets_only_what_changes() -> No
             each.leave()
 
 
-def test_who_was_told_that_there_is_more_hears_when_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H19: of a long timeline, whoever has looked at it before."""
+def test_a_timeline_ends_with_a_message_that_there_is_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: also of a long timeline that was read before."""
     monkeypatch.setattr(run_routes, "MAX_ROWS", 10)
     store = MemoryStore()
     graph = counting(store, 10)

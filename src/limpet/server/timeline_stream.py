@@ -43,7 +43,7 @@ async def timeline_stream(
                 seen = run.version
                 found = await run_in_threadpool(changes, version)
                 is_known = found["run"] == known_run and found["problem"] == known_problem
-                # Who was told that there is more hears when there is none.
+                # The last message says that there is no more.
                 has_all = promised_more and not found["more"]
                 if found["rows"] or found["reset"] or has_all or not is_known:
                     version = found["version"]
