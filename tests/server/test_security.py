@@ -16,7 +16,7 @@ from starlette.routing import Route
 from limpet import MemoryStore, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
-from limpet.server import app, application
+from limpet.server import app, metrics
 from limpet.server.application import ENDPOINTS, STRANGERS_AT_ONCE
 from limpet.server.page_files import PageFiles
 from limpet.server.page_routes import PAGES
@@ -246,7 +246,7 @@ def test_one_look_at_the_store_serves_all_who_ask(monkeypatch: pytest.MonkeyPatc
         assert client.get("/healthz").status_code == 200
         store.is_broken = True
         assert client.get("/healthz").status_code == 200
-        monkeypatch.setattr(application, "CHECK_LASTS", 0.0)
+        monkeypatch.setattr(metrics, "CHECK_LASTS", 0.0)
         until(lambda: client.get("/healthz").status_code == 503, "the next look")
         store.is_broken = False
         assert client.get("/healthz").status_code == 200

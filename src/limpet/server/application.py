@@ -15,11 +15,9 @@ from collections.abc import (
     Iterable,
     Sequence,
 )
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from math import isfinite
-from threading import Lock
 from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
@@ -51,7 +49,7 @@ from limpet.server.endpoint import (
     query_values,
 )
 from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
-from limpet.server.metrics import Metrics
+from limpet.server.metrics import Metrics, StoreCheck
 from limpet.server.openapi import openapi
 from limpet.server.page_routes import page_routes
 from limpet.server.problems import (
@@ -76,7 +74,6 @@ from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard, heade
 from limpet.server.timeline import Timelines
 from limpet.server.values import to_bytes
 from limpet.stores.opening import open_store
-from limpet.threads.workers import start_thread
 
 T = TypeVar("T")
 
@@ -90,9 +87,6 @@ MAX_STRANGERS_BODY: Final = 100_000
 
 STRANGERS_AT_ONCE: Final = 4
 """Requests without the token that are answered at the same time, while the others have the other threads."""
-
-CHECK_LASTS: Final = 1.0
-"""Seconds for which it is taken as known whether the store answers."""
 
 MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
@@ -197,7 +191,7 @@ class _Answering:
         self._service = service
         self._guard = guard
         self._metrics = Metrics(service)
-        self._store_check = _StoreCheck(lambda: service.runs.list(limit=1))
+        self._store_check = StoreCheck(lambda: service.runs.list(limit=1))
         self._room_for_strangers = CapacityLimiter(STRANGERS_AT_ONCE)
 
     def endpoint(self, endpoint: Endpoint) -> Handler:
@@ -322,40 +316,6 @@ class _Answering:
             self._metrics.note_stream(-1)
             if isinstance(messages, AsyncGenerator):
                 await messages.aclose()  # not when it is garbage: until then, it would follow its run
-
-
-class _StoreCheck:
-    """Whether the store answers: one look at a time, however many ask, and none for a moment after it."""
-
-    def __init__(self, look: Callable[[], object]) -> None:
-        self._look = look
-        self._lock = Lock()
-        self._found: Future[None] | None = None
-        self._outdated_at = 0.0
-
-    async def result(self) -> None:
-        """Return if the store answers. Raises what it has raised."""
-        await asyncio.wrap_future(self._newest())
-
-    def _newest(self) -> Future[None]:
-        with self._lock:
-            found = self._found
-            if found is None or (found.done() and monotonic() >= self._outdated_at):
-                found = Future()
-                found.set_running_or_notify_cancel()  # so that a client that leaves doesn't end it for the others
-                start_thread(lambda: self._find(found), "limpet-store-check")
-                self._found = found
-            return found
-
-    def _find(self, found: Future[None]) -> None:
-        try:
-            self._look()
-        except BaseException as problem:
-            self._outdated_at = monotonic() + CHECK_LASTS
-            found.set_exception(problem)
-        else:
-            self._outdated_at = monotonic() + CHECK_LASTS
-            found.set_result(None)
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, T]) -> T:

@@ -1,10 +1,13 @@
-"""Numbers about the server and its store, as text that Prometheus reads."""
+"""What monitors ask for: numbers for Prometheus about the server and its store, and whether the store answers."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from threading import Lock
+from time import monotonic
 from typing import Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
@@ -14,6 +17,7 @@ from limpet.errors import UsageError
 from limpet.journal.run_filter import PAGE_SIZE, RunFilter
 from limpet.server.endpoint import Service
 from limpet.server.run_counts import RecentAnswers, shown_statuses
+from limpet.threads.workers import start_thread
 from limpet.version import VERSION
 
 MEDIA_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -26,6 +30,9 @@ COUNTS_LAST: Final = 15.0
 
 COUNTING_SHARE: Final = 1 / 30
 """The part of the time that may be spent on counting runs."""
+
+CHECK_LASTS: Final = 1.0
+"""Seconds for which it is taken as known whether the store answers."""
 
 
 class _RunNumbers(NamedTuple):
@@ -107,6 +114,40 @@ class Metrics:
                     unserved += 1
             which = which._replace(after=page[-1].cursor)
         return _RunNumbers(dict(by_status), unserved)
+
+
+class StoreCheck:
+    """Whether the store answers: one look at a time, however many ask, and none for a moment after it."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self._look = look
+        self._lock = Lock()
+        self._found: Future[None] | None = None
+        self._outdated_at = 0.0
+
+    async def result(self) -> None:
+        """Return if the store answers. Raises what it has raised."""
+        await asyncio.wrap_future(self._newest())
+
+    def _newest(self) -> Future[None]:
+        with self._lock:
+            found = self._found
+            if found is None or (found.done() and monotonic() >= self._outdated_at):
+                found = Future()
+                found.set_running_or_notify_cancel()  # so that a client that leaves doesn't end it for the others
+                start_thread(lambda: self._find(found), "limpet-store-check")
+                self._found = found
+            return found
+
+    def _find(self, found: Future[None]) -> None:
+        try:
+            self._look()
+        except BaseException as problem:
+            self._outdated_at = monotonic() + CHECK_LASTS
+            found.set_exception(problem)
+        else:
+            self._outdated_at = monotonic() + CHECK_LASTS
+            found.set_result(None)
 
 
 def _worker_lines(workers: Sequence[WorkerInfo], unserved: int) -> list[str]:
