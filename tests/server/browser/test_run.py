@@ -199,6 +199,9 @@ def test_a_run_of_thousands_of_steps_is_read_from_one_end_to_the_other(serve: An
     assert rows.count() < 100
     expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()
     expect(inspector(page)).to_contain_text("step 5000")
+    page.reload()  # the server has read all of it by now
+    expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()
+    expect(inspector(page)).to_contain_text("step 5000")
     page.get_by_role("tree", name="steps").hover()
     page.mouse.wheel(0, -1_000_000)
     expect(rows.first).to_be_in_viewport()
@@ -244,6 +247,20 @@ def test_a_long_run_on_a_phone_opens_on_its_error_too(serve: Any, visitor: Visit
     assert tree is not None
     assert row is not None
     assert tree["y"] < row["y"] < tree["y"] + tree["height"]
+
+
+def test_a_long_run_opens_on_its_error_each_time(serve: Any, visitor: Visitor) -> None:
+    """H20: also when the server knows all of its rows already."""
+    store = MemoryStore()
+    graph = failing_after(3000).compile(store=store, preserve=True)
+    list(graph.stream({}, run_id="long"))
+    page = visitor.open(serve(store, [graph]), "/runs/long")
+    for _ in range(3):
+        expect(page.get_by_text("3,001 rows")).to_be_visible()
+        selected = page.get_by_role("treeitem", selected=True)
+        expect(selected.get_by_role("img", name="failed")).to_be_in_viewport()
+        expect(inspector(page).get_by_role("heading", name="count")).to_be_visible()
+        page.reload()
 
 
 def test_all_bars_are_on_the_axis_of_a_phone(serve: Any, visitor: Visitor) -> None:
