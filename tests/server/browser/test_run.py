@@ -143,6 +143,38 @@ def test_the_graph_of_a_run_highlights_the_same_step(samples: Any, serve: Any, v
     expect(page.get_by_role("treeitem", selected=True)).to_contain_text("plan")
 
 
+def test_nodes_of_the_same_name_are_told_apart_in_the_graph(serve: Any, visitor: Visitor) -> None:
+    """H20: those of two subgraphs, and one beside them; in both directions."""
+    store = MemoryStore()
+    graph = subgraphs().compile(store=store, preserve=True)
+    graph.execute({}, run_id="same")
+    page = visitor.open(serve(store, [graph]), "/runs/same?view=graph")
+    chosen = page.locator("[data-node].chosen")
+    for node, place in (("first/write", "step 1"), ("write", "step 5"), ("second/write", "step 3")):
+        page.locator(f"[data-node='{node}']").click()
+        expect(inspector(page)).to_contain_text(place)
+        expect(chosen).to_have_count(1)
+        expect(chosen).to_have_attribute("data-node", node)
+
+
+def test_a_wide_graph_can_be_read_and_shows_the_chosen_node(serve: Any, visitor: Visitor) -> None:
+    """H20: it is scrolled in its frame then, and the page stays where it is."""
+    store = MemoryStore()
+    graph = fan_out(40).compile(store=store, preserve=True)
+    graph.execute({}, run_id="wide")
+    page = visitor.open(serve(store, [graph]), "/runs/wide?view=graph")
+    nodes = page.locator(".picture [data-node^=branch]")
+    expect(nodes).to_have_count(40)
+    height = "(node) => node.querySelector('text').getBoundingClientRect().height"
+    assert nodes.first.evaluate(height) > 9
+    for node in ("branch 39", "branch 0"):
+        page.get_by_role("tab", name="timeline").click()
+        step(page, node).click()
+        page.get_by_role("tab", name="graph").click()
+        expect(page.locator(f"[data-node='{node}'].chosen")).to_be_in_viewport(ratio=0.9)
+        assert page.evaluate("[scrollX, scrollY]") == [0, 0]
+
+
 def test_the_state_of_each_step_can_be_read(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20."""
     page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/moss-2?view=state")
@@ -376,6 +408,25 @@ def failing_after(steps: int) -> StateGraph:
     return graph.set_entry_point("count").add_conditional_edges(
         "count", lambda state: True, {True: "count", False: END}
     )
+
+
+def subgraphs() -> StateGraph:
+    """A node of the same name in two subgraphs and beside them."""
+    inner = StateGraph({"v": int}, name="inner").add_node("write", lambda state: {"v": 1})
+    inner.set_entry_point("write").set_finish_point("write")
+    graph = StateGraph({"v": int}, name="outer").add_node("first", inner).add_node("second", inner)
+    graph.add_node("write", lambda state: {"v": 2}).set_entry_point("first").add_edge("first", "second")
+    return graph.add_edge("second", "write").set_finish_point("write")
+
+
+def fan_out(number: int) -> StateGraph:
+    """Branches beside each other."""
+    graph = StateGraph({"v": int}, name="wide").add_node("begin", lambda state: {"v": 1})
+    graph.add_fanin_node("join", run=lambda parallel_results: {"v": 2}).set_entry_point("begin")
+    for index in range(number):
+        graph.add_node(f"branch {index}", lambda state: {})
+        graph.add_parallel_edge("begin", f"branch {index}", "join")
+    return graph.set_finish_point("join")
 
 
 def large_values() -> StateGraph:

@@ -11,6 +11,8 @@ import { isOver, whatOf } from "../runs/lists.js";
 
 /** Nodes above which no picture is drawn. */
 const MOST_NODES = 1000;
+/** How small a picture is made to fit: with smaller texts than these, it is scrolled. */
+const LEAST_SCALE = 0.8;
 
 export class GraphView {
   constructor({ graph, runId = null, select = null }) {
@@ -31,6 +33,7 @@ export class GraphView {
       if (text !== this.text) {
         this.text = text;
         this.picture = pictureOf(text);
+        this.shapes = Map.groupBy(this.picture.querySelectorAll("[data-node]"), nameOf);
       }
       this.problem = "";
     }, this);
@@ -49,18 +52,24 @@ export class GraphView {
 
   attach(element, selected) {
     if (element.firstChild !== this.picture) element.replaceChildren(this.picture);
-    const wanted = selected ? pathOf(selected) : null;
-    for (const shape of this.picture.querySelectorAll("[data-node]")) {
-      const isChosen = wanted !== null && sameNode(shape.dataset.node, wanted);
-      shape.classList.toggle("chosen", isChosen);
-    }
+    const path = selected ? pathOf(selected) : "";
+    const chosen = this.shapesOf(path);
+    for (const shape of [...this.shapes.values()].flat()) shape.classList.toggle("chosen", chosen.includes(shape));
+    if (this.element === element && this.path === path) return;
+    Object.assign(this, { element, path });
+    if (chosen.length) requestAnimationFrame(() => bringIntoView(chosen[0], element)); // when it is in the document
+  }
+
+  /** The shapes of the node with a path. Those of a branch that isn't a graph of its own have no branch in their names. */
+  shapesOf(path) {
+    const names = path.split("/").map((part, index, parts) => parts.slice(index).join("/"));
+    return this.shapes.get(names.find((name) => this.shapes.has(name))) ?? [];
   }
 
   click(event, rows) {
     const shape = event.target.closest("[data-node]");
     if (!shape || !this.select) return;
-    const node = shape.dataset.node;
-    const found = rows.findLast((row) => sameNode(node, pathOf(row)));
+    const found = rows.findLast((row) => this.shapesOf(pathOf(row)).includes(shape));
     if (found) this.select(found.id);
   }
 
@@ -90,9 +99,17 @@ function pathOf(row) {
   return branch ? `${branch}/${row.label}` : row.label;
 }
 
-function sameNode(shape, path) {
-  const plain = shape.replace(/\[[^\]]*\]/g, "");
-  return plain === path || plain.endsWith(`/${path}`) || path.endsWith(`/${plain}`);
+/** The node of a shape in the same way: `papers/rate`, not `plan//papers/rate`, which has where the map begins. */
+function nameOf(shape) {
+  return shape.dataset.node.replace(/\[[^\]]*\]/g, "").replace(/[^/]*\/\//g, "");
+}
+
+/** Scroll inside of an element, as little as is needed, until a shape can be seen. */
+function bringIntoView(shape, element) {
+  const [inner, outer] = [shape, element].map((each) => each.getBoundingClientRect());
+  const left = Math.min(inner.left - outer.left, 0) || Math.max(inner.right - outer.right, 0);
+  const top = Math.min(inner.top - outer.top, 0) || Math.max(inner.bottom - outer.bottom, 0);
+  element.scrollBy(left, top);
 }
 
 /** Buttons for several views of a thing, of which one is `chosen`. */
@@ -127,7 +144,9 @@ function pictureOf(text) {
   const unstyled = text.replace(/<style>[^<]*<\/style>/, ""); // the page has the rules, and refuses styles inside
   const parsed = new DOMParser().parseFromString(unstyled, "image/svg+xml");
   if (parsed.documentElement.localName !== "svg") throw new Error("the picture can't be read");
-  return copyOf(parsed.documentElement);
+  const picture = copyOf(parsed.documentElement);
+  picture.style.minWidth = `${picture.getAttribute("width") * LEAST_SCALE}px`;
+  return picture;
 }
 
 function copyOf(element) {
