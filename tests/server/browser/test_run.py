@@ -9,7 +9,18 @@ from typing import Any
 from limpet import END, LimpetError, MemoryStore, RunPaused, Runs, StateGraph, emit, pause
 from limpet.testing import FakeClock
 from support import sample_runs
-from support.browser import PHONE, SCREEN, Locator, Page, Route, Visitor, address_of, answer_all, expect
+from support.browser import (
+    PHONE,
+    SCREEN,
+    Locator,
+    Page,
+    Route,
+    Visitor,
+    address_of,
+    answer_all,
+    await_frame,
+    expect,
+)
 
 SOONER = """
 const later = window.setTimeout;
@@ -347,6 +358,34 @@ def test_a_run_that_another_process_has_resumed_and_ended_is_shown_as_it_is(
     samples.graphs["research"].resume("rocks-5", {"strict": False})
     expect(step(page, "combine")).to_be_visible()
     expect(page.get_by_role("region", name="error")).to_have_count(0)
+
+
+def test_the_zoom_keeps_the_selected_step_in_view(serve: Any, visitor: Visitor) -> None:
+    """H20: however large, and back; a part that the reader looks at stays, too."""
+    store = MemoryStore()
+    graph = sample_runs.counter().compile(store=store, preserve=True)
+    graph.execute({"until": 300}, run_id="long")
+    page = visitor.open(serve(store, [graph]), "/runs/long")
+    expect(inspector(page)).to_contain_text("step 300")
+    page.keyboard.press("k")
+    bar = page.get_by_role("treeitem", selected=True).locator(".bar")
+    tree = page.get_by_role("tree", name="steps")
+    for _ in range(6):
+        width = tree.evaluate("(tree) => tree.scrollWidth")
+        page.get_by_role("button", name="zoom in").click()
+        page.wait_for_function(
+            "([tree, width]) => tree.scrollWidth > width * 1.5", arg=[tree.element_handle(), width]
+        )
+        expect(bar).to_be_in_viewport()
+    page.get_by_role("button", name="zoom out").click()
+    expect(bar).to_be_in_viewport()
+    tree.evaluate("(tree) => (tree.scrollLeft = 0)")
+    expect(bar).not_to_be_in_viewport()
+    page.get_by_role("button", name="zoom in").click()
+    await_frame(page)
+    expect(bar).not_to_be_in_viewport()
+    page.get_by_role("button", name="fit").click()
+    expect(bar).to_be_in_viewport()
 
 
 def test_a_slow_answer_is_not_shown_as_that_of_another_step(serve: Any, visitor: Visitor) -> None:

@@ -210,16 +210,21 @@ export class TimelineView {
   }
 
   setZoom(zoom) {
-    const before = this.zoom;
+    const { element, zoom: before } = this;
+    const half = (this.width - this.labelWidth()) / 2;
+    const middle = element.scrollLeft + half;
+    const isInView = Math.abs(this.placeOfSelected() - middle) <= half;
     this.zoom = Math.min(Math.max(zoom, 1), MOST_ZOOM);
-    const element = this.element;
-    if (element && before !== this.zoom) {
-      const middle = element.scrollLeft + (this.width - this.labelWidth()) / 2;
-      requestAnimationFrame(() => {
-        element.scrollLeft = (middle * this.zoom) / before - (this.width - this.labelWidth()) / 2;
-      });
-    }
-    refresh();
+    refresh(); // before it is scrolled, as it can't be scrolled further than it is wide
+    requestAnimationFrame(() => {
+      element.scrollLeft = (isInView ? this.placeOfSelected() : (middle * this.zoom) / before) - half;
+    });
+  }
+
+  /** The middle of the selected row's bars on the track; not a number, if no row is selected. */
+  placeOfSelected() {
+    const row = this.model.rows.get(this.selected);
+    return (this.lastAxis.x(row?.start) + this.lastAxis.x(row?.end ?? Infinity)) / 2;
   }
 
   attach(element, all) {
