@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
 from limpet import END, LimpetError, MemoryStore, RunPaused, Runs, StateGraph, emit, pause
@@ -245,8 +246,11 @@ def test_a_run_of_thousands_of_steps_is_read_from_one_end_to_the_other(serve: An
     page.reload()  # the server has read all of it by now
     expect(page.get_by_role("treeitem", selected=True)).to_be_in_viewport()
     expect(inspector(page)).to_contain_text("step 5000")
-    page.get_by_role("tree", name="steps").hover()
+    tree = page.get_by_role("tree", name="steps")
+    expect(tree).to_have_attribute("aria-activedescendant", re.compile("^row-"))
+    tree.hover()
     page.mouse.wheel(0, -1_000_000)
+    expect(tree).not_to_have_attribute("aria-activedescendant", re.compile("."))  # that row isn't there
     expect(rows.first).to_be_in_viewport()
     rows.first.click()
     expect(inspector(page)).to_contain_text("step 1")
@@ -331,6 +335,33 @@ def test_all_bars_are_on_the_axis_of_a_phone(serve: Any, visitor: Visitor) -> No
     }).length""")
     assert outside == 0
     assert page.locator(".bar").count() >= 8
+
+
+def test_the_axis_of_a_phone_says_how_long_the_steps_took(serve: Any, visitor: Visitor) -> None:
+    """H20: with more than its beginning."""
+    store = MemoryStore()
+    graph = sample_runs.counter().compile(store=store, preserve=True)
+    graph.execute({"until": 9}, run_id="short")
+    page = visitor.open(serve(store, [graph]), "/runs/short", viewport=PHONE)
+    ticks = page.locator(".tick")
+    expect(ticks.first).to_have_text("0")
+    expect(ticks.nth(1)).to_be_visible()
+    places = (
+        "(ticks) => ticks.map((tick) => tick.getBoundingClientRect()).map(({ left, right }) => [left, right])"
+    )
+    boxes = ticks.evaluate_all(places)
+    assert all(before[1] <= after[0] for before, after in pairwise(boxes))
+
+
+def test_what_of_a_branch_has_failed_is_red(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: its bracket as well as its mark; the bracket of another one isn't."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5")
+    branches = page.locator(".kind-branch")
+    failed = branches.filter(has=page.get_by_role("img", name="failed"))
+    expect(failed.locator(".bar")).to_have_attribute("style", re.compile("failed-outline"))
+    expect(branches.filter(has_text="news").locator(".bar")).to_have_attribute(
+        "style", re.compile("done-outline")
+    )
 
 
 def test_what_is_queued_again_waits_and_says_for_what(samples: Any, serve: Any, visitor: Visitor) -> None:

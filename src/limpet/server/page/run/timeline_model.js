@@ -263,7 +263,7 @@ class TimeAxis {
   /** Times to write on the axis, as how long after the start they are. */
   ticks() {
     if (!this.scale) return [];
-    const rough = TICK_DISTANCE / this.scale;
+    const rough = Math.min(TICK_DISTANCE, Math.max(this.width / 4, 42)) / this.scale;
     const power = 10 ** Math.floor(Math.log10(rough));
     const distance = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
     const ticks = [];
@@ -273,8 +273,14 @@ class TimeAxis {
         ticks.push({ x: this.x(this.start + after), text: after < distance / 2 ? "0" : tickText(after, distance) });
       }
     }
-    const isFree = ({ x, text }) => !this.gaps().some((gap) => gap.x >= x && gap.x < x + text.length * 7);
-    return ticks.filter((tick, index) => isFree(tick) && (index === 0 || tick.x - ticks[index - 1].x > 40));
+    const gaps = this.gaps();
+    let end = 0;
+    return ticks.filter(({ x, text }) => {
+      const next = x + 6 + text.length * 6;
+      if (x < end || gaps.some((gap) => gap.x >= x && gap.x < next)) return false;
+      end = next;
+      return true;
+    });
   }
 }
 

@@ -49,6 +49,8 @@ export class TimelineView {
     const axis = this.axis(flat, now);
     const all = [...flat, ...this.activeRows().map((row) => ({ row, depth: 0 }))];
     const [first, last] = this.visible(all.length);
+    const shown = all.slice(first, last);
+    const hasSelected = shown.some((each) => each.row.id === this.selected);
     return h(
       "section.timeline",
       { "aria-label": "timeline" },
@@ -77,7 +79,7 @@ export class TimelineView {
           tabindex: 0,
           role: "tree",
           "aria-label": "steps",
-          "aria-activedescendant": this.selected === null ? null : `row-${this.selected}`,
+          "aria-activedescendant": hasSelected ? `row-${this.selected}` : null,
           onshow: (element) => this.attach(element, all),
           onscroll: (event) => this.scroll(event.currentTarget),
         },
@@ -85,7 +87,7 @@ export class TimelineView {
         h(
           "div.timeline-rows",
           { css: { height: `${all.length * ROW_HEIGHT}px` } },
-          all.slice(first, last).map((each, index) => this.row(each, first + index, axis, now)),
+          shown.map((each, index) => this.row(each, first + index, axis, now)),
         ),
         !all.length && h("p.faint.loading", "no step has ended yet"),
       ),
@@ -280,7 +282,8 @@ function barText(row, now) {
 function bar(piece, index, row, axis) {
   const left = axis.x(piece.from);
   const width = Math.max(axis.x(piece.to) - left, piece.kind === "wait" ? 1 : 3);
-  const tone = piece.kind === "failed" ? "failed" : toneOf(row.status === "failed" ? "done" : row.status);
+  const worked = row.status === "failed" && row.kind !== "branch"; // it failed in its last piece alone
+  const tone = piece.kind === "failed" ? "failed" : toneOf(worked ? "done" : row.status);
   const isLive = piece.kind === "work" && row.status === "running";
   const isShort = width < 6 && piece.kind === "work";
   const words = { wait: "waited", failed: `failed: ${piece.note}`, work: "worked" }[piece.kind];
