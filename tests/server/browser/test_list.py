@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore
+from limpet.engine.leases import workers
 from limpet.server.routes import questions
 from support import sample_runs
 from support.browser import PHONE, SCREEN, Page, Route, Visitor, address_of, answer_all, expect
@@ -292,6 +293,18 @@ def test_chips_count_what_the_filter_finds(samples: Any, serve: Any, visitor: Vi
     expect(chips).to_have_text(["1 failed", "1 paused", "1 completed"])
 
 
+def test_chips_say_of_which_statuses_there_are_more(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: also of those of which none was counted."""
+    page = visitor.arrive(server := serve(samples.store, samples.graphs.values()), viewport=SCREEN)
+    answer = {"counts": {"queued": 500, "sleeping": 3}, "more": ["queued", "retrying"]}
+    page.route(re.compile("/counts"), lambda route: route.fulfill(json=answer))
+    page.goto(address_of(server, "/"))
+    chips = page.get_by_role("group", name="filter by status").get_by_role("button")
+    expect(chips).to_have_count(3)
+    for words in ("500+ queued", "3 sleeping", "+ retrying"):
+        expect(chips.filter(has_text=re.compile(rf"^{re.escape(words)}$"))).to_be_visible()
+
+
 def test_suggestions_know_what_was_shown_before(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20: not only what is in the list now."""
     page = visitor.open(serve(samples.store, samples.graphs.values()))
@@ -406,6 +419,16 @@ def test_where_very_many_wait_the_number_says_that_there_are_more(
     waiting = page.get_by_role("region", name="runs that wait for you")
     expect(waiting.get_by_role("heading", name="Waiting for you (7+)")).to_be_visible()
     expect(waiting.get_by_role("button", name="2+ more")).to_be_visible()
+
+
+def test_where_very_many_runs_have_no_worker_the_number_says_that_there_are_more(
+    serve: Any, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H20."""
+    monkeypatch.setattr(workers, "MAX_COUNTED", 3)
+    store, graph = queued_runs(5)
+    page = visitor.open(serve(store, [graph]), "/workers")
+    expect(page.get_by_role("link", name="3+ runs of counter")).to_be_visible()
 
 
 def test_a_list_without_boxes_shows_whole_ids_on_a_phone(samples: Any, serve: Any, visitor: Visitor) -> None:

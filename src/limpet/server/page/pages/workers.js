@@ -172,7 +172,7 @@ export class WorkersPage extends ReloadedPage {
             h(
               "a",
               { href: pageUrl("runs", { q: `${termText("graph", lane.graph)} unserved:true` }) },
-              `${count(lane.runs, "run")} of ${lane.graph}`,
+              `${count(lane.runs, "run", lane.has_more)} of ${lane.graph}`,
             ),
             h("span.faint", ` in the queue ${lane.queue}: ${lane.reason}`),
           ),

@@ -59,11 +59,11 @@ export function size(bytes) {
   return `${(kilobytes / 1000).toFixed(1)} MB`;
 }
 
-/** A number with separators, or "1 run", "3 runs". */
-export function count(number, noun = "") {
-  const text = number.toLocaleString("en-US");
+/** A number with separators, or "1 run", "3 runs"; "500+" or "500+ runs", if there are more. */
+export function count(number, noun = "", hasMore = false) {
+  const text = number.toLocaleString("en-US") + (hasMore ? "+" : "");
   if (!noun) return text;
-  return `${text} ${noun}${number === 1 ? "" : "s"}`;
+  return `${text} ${noun}${text === "1" ? "" : "s"}`;
 }
 
 /** A long id, shortened in the middle. */

@@ -29,6 +29,9 @@ export function isUnclaimed(run) {
 /** What a run that has stopped needs. */
 const PRIMARY = new Set(["approve", "retry", "resume"]);
 
+/** The statuses of a run that continues by itself at a time. */
+const DELAYED = new Set(["sleeping", "retrying"]);
+
 /** The head. `around` has its child runs, and why no worker takes it; `actions` opens the dialogs. */
 export function runHeader(run, around, actions, isReadOnly) {
   return h(
@@ -69,7 +72,7 @@ function facts(run, { children, unserved }) {
       h(
         "a",
         { href: pageUrl("runs", { q: termText("parent", run.run_id) }) },
-        children.next ? `${count(children.runs.length)}+ child runs` : count(children.runs.length, "child run"),
+        count(children.runs.length, "child run", children.next),
       ),
     ...run.tags.map((tag) => h("a.tag", { href: pageUrl("runs", { q: termText("tag", tag) }) }, tag)),
   ];

@@ -161,7 +161,7 @@ export class WaitingList {
           "button.heading",
           { "aria-expanded": String(isOpen), onclick: toggle },
           h("span", { "aria-hidden": "true" }, isOpen ? "▾ " : "▸ "),
-          `Waiting for you (${count(this.total)}${this.hasMore ? "+" : ""})`,
+          `Waiting for you (${count(this.total, "", this.hasMore)})`,
         ),
       ),
       isOpen &&
@@ -175,7 +175,7 @@ export class WaitingList {
 
   /** The way to those that aren't shown: here, as far as they are loaded. */
   more() {
-    const left = `${count(this.total - this.shows)}${this.hasMore ? "+" : ""} more`;
+    const left = `${count(this.total - this.shows, "", this.hasMore)} more`;
     if (this.shows >= this.runs.length) return h("a", { href: pageUrl("runs", { q: "status:paused" }) }, left);
     const showAll = () => {
       this.shows = this.runs.length;

@@ -273,7 +273,9 @@ export class RunsPage {
   chips() {
     if (!this.counts) return h("div.chips.chips-empty");
     const chosen = statusesOf(this.filter);
-    const shown = Object.keys(known.statuses).filter((status) => this.counts.counts[status] || chosen.has(status));
+    const { counts, more } = this.counts;
+    const isShown = (status) => counts[status] || more.includes(status) || chosen.has(status);
+    const shown = Object.keys(known.statuses).filter(isShown);
     return h(
       "div.chips",
       { role: "group", "aria-label": "filter by status" },
@@ -298,7 +300,8 @@ export class RunsPage {
 
   countOf(status) {
     const number = this.counts.counts[status] ?? 0;
-    return `${count(number)}${this.counts.more.includes(status) ? "+" : ""}`;
+    const hasMore = this.counts.more.includes(status);
+    return number === 0 && hasMore ? "+" : count(number, "", hasMore);
   }
 
   chooseStatus(status) {
