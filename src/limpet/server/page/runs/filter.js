@@ -87,10 +87,12 @@ export class FilterBar {
   }
 
   suggest(input) {
-    this.suggestions = suggestionsFor(input.value, input.selectionStart ?? input.value.length);
     const [word] = idIn(input.value);
-    const ids = word ? new Set([word, ...[...seen.id].filter((each) => each.startsWith(word)).slice(0, 5)]) : [];
-    this.suggestions.unshift(...[...ids].map((id) => ({ text: id, about: "open the run with this id", opens: id })));
+    const ids = [...seen.id].filter((id) => word && id.startsWith(word)).slice(0, 5);
+    const others = word && !ids.includes(word) ? [word] : []; // hardly ever the id of a run
+    const opening = (id) => ({ text: id, about: "open the run with this id", opens: id });
+    const terms = suggestionsFor(input.value, input.selectionStart ?? input.value.length);
+    this.suggestions = [...ids.map(opening), ...terms, ...others.map(opening)];
     this.chosen = -1;
     this.isOpen = true;
     refresh();
