@@ -376,6 +376,15 @@ def test_what_is_queued_again_waits_and_says_for_what(samples: Any, serve: Any, 
     assert step(page, "rate").locator(".bar").last.get_attribute("class") == "bar bar-wait"
 
 
+def test_a_run_that_continues_by_itself_says_when(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: as it does in the list."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/weed-7")
+    expect(page.get_by_role("main")).to_contain_text(re.compile("due in [23] h"))
+    page.goto(page.url.replace("weed-7", "papers-8"))
+    expect(page.get_by_role("main")).to_contain_text("stays queued")
+    expect(page.get_by_role("main")).not_to_contain_text("due")
+
+
 def test_a_run_that_another_process_has_resumed_and_ended_is_shown_as_it_is(
     samples: Any, serve: Any, visitor: Visitor
 ) -> None:

@@ -65,6 +65,7 @@ function facts(run, { children, unserved }) {
     run.queue !== "default" && h("span", `queue ${run.queue}`),
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${shortId(run.held_by, 40)}`),
     unserved && isUnclaimed(run) && h("span.unserved", `stays ${run.status}: ${unserved.reason}`),
+    DELAYED.has(run.status) && h("span", "due ", timeView(run.due)),
     run.deadline && !isOver(run) && h("span", "deadline ", timeView(run.deadline)),
     run.parent && h("span", "started by ", runLink(run.parent)),
     run.forked_from && h("span", "forked from ", runLink(originOf(run))),
