@@ -186,6 +186,33 @@ def test_the_python_of_a_fork_does_the_same(numbers: Any, serve: Any, visitor: V
     assert command[-3:] == ["--graph", "MODULE:GRAPH", "numbers-1"]
 
 
+def test_the_code_of_a_fork_leaves_out_only_what_is_not_json(
+    numbers: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: the other edits stay in it."""
+    store, graph = numbers
+    page = visitor.open(serve(store, [graph]), "/runs/numbers-1")
+    dialog = asked(page, "fork", "Fork numbers-1")
+    dialog.get_by_role("textbox", name="big").fill("7")
+    dialog.get_by_role("textbox", name="text").fill("no quotes")
+    command, python = code_of(dialog)
+    assert [word for word in command if "=" in word] == ["big=7"]
+    assert '{"big": 7}' in python
+
+
+def test_a_fork_after_a_step_that_is_not_there_says_so(numbers: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: it doesn't go on loading."""
+    visitor.excuse("status of 4")
+    store, graph = numbers
+    page = visitor.open(serve(store, [graph]), "/runs/numbers-1")
+    dialog = asked(page, "fork", "Fork numbers-1")
+    expect(dialog.get_by_role("textbox", name="text")).to_be_visible()
+    dialog.get_by_role("spinbutton", name="step").fill("99")
+    page.keyboard.press("Tab")
+    expect(dialog.get_by_role("alert")).to_contain_text("99")
+    expect(dialog.get_by_text("loading the state")).to_have_count(0)
+
+
 def test_a_failed_run_is_retried(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20: a worker of the server continues it, and the page follows."""
     server = serve(samples.store, samples.graphs.values(), works=True)

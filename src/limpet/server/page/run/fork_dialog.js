@@ -74,11 +74,19 @@ class ForkWork {
     }, this);
   }
 
-  /** The values that were edited. Throws an `Error` for a text that isn't JSON. */
-  update() {
+  /** The values that were edited. A text that isn't JSON is given to `refuse`, with its key and the `Error`. */
+  update(refuse) {
     const changed = Object.entries(this.edited).filter(([key, text]) => text !== this.original?.[key]);
     if (this.added.key.trim()) changed.push([this.added.key.trim(), this.added.text]);
-    return Object.fromEntries(changed.map(([key, text]) => [key, parsed(key, text)]));
+    const update = {};
+    for (const [key, text] of changed) {
+      try {
+        update[key] = parseExact(text);
+      } catch (error) {
+        refuse(key, error);
+      }
+    }
+    return update;
   }
 
   view() {
@@ -93,7 +101,7 @@ class ForkWork {
         this.branch && ` You see the state of ${this.branch}. Edits reach all branches that have not ended.`,
       ],
       ask: [
-        this.original === null ? h("p.faint", "loading the state …") : this.editors(),
+        this.original ? this.editors() : !this.problem && h("p.faint", "loading the state …"),
         textField("id of the new run", this, "newId", { placeholder: "a new one" }),
         h(
           "label.check",
@@ -181,16 +189,13 @@ class ForkWork {
   }
 
   code() {
-    try {
-      return forkCode(this.run.run_id, this.step, this.update(), this.newId);
-    } catch {
-      return forkCode(this.run.run_id, this.step, {}, this.newId);
-    }
+    const update = this.update(() => {}); // what isn't JSON yet is left out
+    return forkCode(this.run.run_id, this.step, update, this.newId);
   }
 
   async start() {
     const id = this.newId.trim();
-    const body = { step: this.step, update: this.update(), begin: this.begin, ...(id && { new_run_id: id }) };
+    const body = { step: this.step, update: this.update(refuse), begin: this.begin, ...(id && { new_run_id: id }) };
     const made = await post(runPath(this.run.run_id, "/fork"), body);
     closeDialog();
     say(`forked as ${made.run_id}`, {
@@ -201,10 +206,6 @@ class ForkWork {
   }
 }
 
-function parsed(key, text) {
-  try {
-    return parseExact(text);
-  } catch (error) {
-    throw new Error(`${key} isn't JSON (a text needs quotes): ${error.message}`);
-  }
+function refuse(key, error) {
+  throw new Error(`${key} isn't JSON (a text needs quotes): ${error.message}`);
 }
