@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from limpet import MemoryStore, Runs, StateGraph
+from support import sample_runs
 from support.browser import Locator, Page, Visitor, expect
 
 NUMBER = 60
@@ -42,8 +43,8 @@ def do(page: Page, verb: str) -> Locator:
     return dialog
 
 
-def statuses(store: Any) -> dict[str, str]:
-    return {run.run_id: run.shown_status for run in Runs(store).list(limit=500)}
+def statuses(store: Any, limit: int = 500) -> dict[str, str]:
+    return {run.run_id: run.shown_status for run in Runs(store).list(limit=limit)}
 
 
 def test_runs_are_selected_one_by_one_and_in_a_row(failing: Any, serve: Any, visitor: Visitor) -> None:
@@ -117,6 +118,41 @@ def test_all_that_match_a_filter_are_dealt_with(failing: Any, serve: Any, visito
     left = statuses(store)
     assert len(left) == 31
     assert left["run-0"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "given"),
+    [
+        ("/?q=status:queued", ["--status", "queued"], 'status=["queued"]'),
+        ("/", ["--all"], "all_runs=True"),
+    ],
+)
+def test_the_code_for_very_many_runs_names_how_many(
+    path: str, words: list[str], given: str, serve: Any, visitor: Visitor
+) -> None:
+    """H20: as the dialog is about the newest 1,000 alone."""
+    store = MemoryStore()
+    graph = sample_runs.counter().compile(store=store)
+    for number in range(1003):
+        graph.start({"until": 1}, run_id=f"run-{number}")
+    page = visitor.open(serve(store, [graph]), path)
+    expect(select(page, "run-1002")).to_be_visible()
+    page.get_by_role("checkbox", name="select all runs of this page").click()
+    page.get_by_role("button", name="select all that match").click()
+    dialog = do(page, "cancel")
+    expect(dialog).to_contain_text("the newest 1,000; do it again for the others")
+    dialog.get_by_text("The same as a command line and in Python").click()
+    command, python = (
+        dialog.get_by_role("figure").nth(index).locator("code").inner_text() for index in (0, 1)
+    )
+    assert shlex.split(command) == ["limpet", "runs", "cancel", *words, "--limit", "1000"]
+    assert python.endswith(f"runs.cancel({given}, limit=1000)")
+    exec(python, {"STORE": store})
+    assert sorted(run for run, status in statuses(store, 2000).items() if status == "queued") == [
+        "run-0",
+        "run-1",
+        "run-2",
+    ]
 
 
 def test_two_runs_that_are_selected_can_be_compared(failing: Any, serve: Any, visitor: Visitor) -> None:

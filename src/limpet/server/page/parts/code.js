@@ -170,9 +170,9 @@ export function startCode(graph, input, { id, queue, tags }) {
 }
 
 /** Filters whose options have other names. */
-const OPTIONS = { graph: "of" };
+const OPTIONS = { graph: "of", all_runs: "all" };
 
-/** To do something with all runs that match. */
+/** To do something with runs: those with these `ids`, or all that match `filters`. */
 export function bulkCode(verb, filters, ids) {
   if (ids) {
     return {
@@ -180,18 +180,14 @@ export function bulkCode(verb, filters, ids) {
       python: python(`runs.${verb}(${pythonValue(ids)})`),
     };
   }
-  const options = Object.entries(filters).flatMap(([name, value]) =>
-    [value]
-      .flat()
-      .map((each) =>
-        each === true ? ` --${name}` : ` --${OPTIONS[name] ?? name.replaceAll("_", "-")} ${word(String(each))}`,
-      ),
-  );
+  const options = Object.entries(filters).flatMap(([name, value]) => {
+    const start = ` --${OPTIONS[name] ?? name.replaceAll("_", "-")}`;
+    return [value].flat().map((each) => (each === true ? start : `${start} ${word(String(each))}`));
+  });
   const named = Object.entries(filters).map(([name, value]) => `${name}=${pythonValue(value)}`);
-  const all = named.length ? named.join(", ") : "all_runs=True";
   return {
-    cli: `limpet runs ${verb}${options.join("") || " --all"}`,
-    python: python(`runs.${verb}(${all})`),
+    cli: `limpet runs ${verb}${options.join("")}`,
+    python: python(`runs.${verb}(${named.join(", ")})`),
   };
 }
 

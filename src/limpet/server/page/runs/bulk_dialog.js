@@ -35,9 +35,17 @@ class BulkWork {
     return Object.keys(this.filters).length > 0;
   }
 
+  get which() {
+    return this.hasFilter ? this.filters : { all_runs: true };
+  }
+
   get body() {
-    if (this.ids) return { run_ids: this.ids };
-    return { ...this.filters, limit: AT_ONCE, ...(!this.hasFilter && { all_runs: true }) };
+    return this.ids ? { run_ids: this.ids } : { ...this.which, limit: AT_ONCE };
+  }
+
+  /** Whether there may be more than are dealt with at once. */
+  get isCut() {
+    return !this.ids && this.planned.runs.length >= AT_ONCE;
   }
 
   plan() {
@@ -67,7 +75,7 @@ class BulkWork {
         planned.skipped > 0 && h("p.faint", `${count(planned.skipped, "run")} can't be: see below.`),
         this.list(planned.runs),
       ],
-      code: bulkCode(this.verb, this.filters, this.ids),
+      code: bulkCode(this.verb, this.isCut ? this.body : this.which, this.ids),
       tone: this.verb === "retry" ? "primary" : "danger",
       isReady: planned.planned > 0,
       action: () => this.start(),
@@ -76,10 +84,7 @@ class BulkWork {
 
   question(number) {
     const which = this.ids ? "of those that are selected" : this.hasFilter ? "that match" : "in the store";
-    const more =
-      !this.ids && this.planned.runs.length >= AT_ONCE
-        ? `, the newest ${count(AT_ONCE)}; do it again for the others`
-        : "";
+    const more = this.isCut ? `, the newest ${count(AT_ONCE)}; do it again for the others` : "";
     const loss = this.verb === "delete" ? " Their journals are deleted for ever." : "";
     return `${this.word} ${count(number, "run")} ${which}${more}?${loss}`;
   }
