@@ -164,6 +164,23 @@ def test_an_optional_answer_that_is_left_empty_is_null(kind: Any, serve: Any, vi
     assert flow.get("r").state["tasks"]["ask"]["result"] == [None]
 
 
+def test_what_is_needed_is_named_as_its_label(serve: Any, visitor: Visitor) -> None:
+    """H20: not as the key that only programs know; that something is wrong is said once, whatever is inside of what."""
+    store = MemoryStore()
+    title = {"type": "string", "title": "Title of the release"}
+    author = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    schema = {"type": "object", "properties": {"title": title, "by": author}, "required": ["title", "by"]}
+    flow = Workflow("flow", store=store, preserve=True)
+    flow.add_task("ask", lambda: pause("What now?", schema=schema))
+    with suppress(RunPaused):
+        flow.execute({}, run_id="r")
+    page = visitor.open(serve(store, [flow]), "/runs/r")
+    form = question(page, "What now?")
+    submit(form)
+    problems = ["Title of the release is needed", "name is needed", "some values aren't right"]
+    expect(form.get_by_role("alert")).to_have_text(problems)
+
+
 def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Visitor) -> None:
     """H20: in no view, and in nothing that the server sends."""
     store, graph = survey

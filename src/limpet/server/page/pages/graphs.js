@@ -173,8 +173,13 @@ class StartForm {
   async start(event) {
     event.preventDefault();
     this.problem = "";
+    let input;
+    try {
+      input = this.field.read();
+    } catch {
+      return; // the field says what is wrong
+    }
     await attempt(async () => {
-      const input = this.field.read();
       const given = input === EMPTY ? {} : input;
       this.isWorking = true;
       refresh();

@@ -253,7 +253,7 @@ class Field {
   }
 
   nothing() {
-    if (this.isRequired) throw new Error(this.name ? `${this.name} is needed` : "a value is needed");
+    if (this.isRequired) throw new Error(`${this.label || "a value"} is needed`);
     return EMPTY;
   }
 
@@ -431,6 +431,7 @@ class ObjectField extends Field {
   constructor(options) {
     super(options);
     const needed = new Set(this.schema.required ?? []);
+    this.isInner = options.depth > 0;
     this.fields = Object.entries(this.schema.properties).map(([name, schema]) =>
       fieldFor(schema, {
         name,
@@ -452,6 +453,11 @@ class ObjectField extends Field {
 
   get isTouched() {
     return this.fields.some((field) => field.isTouched);
+  }
+
+  /** What is wrong is said at the fields inside, and once around all. */
+  read() {
+    return this.isInner ? this.value() : super.read();
   }
 
   peek() {
