@@ -165,7 +165,7 @@ def test_an_optional_answer_that_is_left_empty_is_null(kind: Any, serve: Any, vi
 
 
 def test_what_is_needed_is_named_as_its_label(serve: Any, visitor: Visitor) -> None:
-    """H20: not as the key that only programs know; that something is wrong is said once, whatever is inside of what."""
+    """H20: not as the key that only programs know; that something is wrong is said once."""
     store = MemoryStore()
     title = {"type": "string", "title": "Title of the release"}
     author = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -179,6 +179,25 @@ def test_what_is_needed_is_named_as_its_label(serve: Any, visitor: Visitor) -> N
     submit(form)
     problems = ["Title of the release is needed", "name is needed", "some values aren't right"]
     expect(form.get_by_role("alert")).to_have_text(problems)
+
+
+def test_of_very_many_questions_the_first_have_forms_and_the_others_are_counted(
+    serve: Any, visitor: Visitor
+) -> None:
+    """H20: on the page of the run, and in the list, whether that has all of them or the first ones."""
+    store = MemoryStore()
+    flow = Workflow("flow", store=store, preserve=True)
+    for number in range(22):
+        flow.add_task(f"task {number}", lambda number=number: pause(f"How about {number}?"))
+    with suppress(RunPaused):
+        flow.execute({}, run_id="r")
+    page = visitor.open(serve(store, [flow]), "/runs/r")
+    questions = page.get_by_role("region", name="questions")
+    expect(questions.locator("form")).to_have_count(20)
+    expect(questions).to_contain_text("and 2 more questions")
+    page.get_by_role("link", name="runs", exact=True).click()
+    expect(page.get_by_role("link", name="(22 questions)")).to_be_visible()
+    expect(page.get_by_role("row", name="(and 21 more)")).to_be_visible()
 
 
 def test_a_secret_answer_is_never_sent_back(survey: Any, serve: Any, visitor: Visitor) -> None:

@@ -7,6 +7,7 @@ import { codePanel, copyButton, copyJsonButton, stateCode } from "../parts/code.
 import { attempt } from "../parts/dialog.js";
 import { count, exactTime, size, span, statusLabel, timeView } from "../parts/labels.js";
 import { diffView, putLarge, stateTree, TreeState, valueTree } from "../parts/values.js";
+import { questionCount } from "../runs/lists.js";
 import { isWorking, piecesOf, statusOf } from "./timeline_model.js";
 import { tabs } from "./views.js";
 
@@ -93,6 +94,7 @@ export class Inspector {
 
   view(run, forms, isReadOnly) {
     const { row } = this;
+    const left = questionCount(run) - forms.length;
     return h(
       "aside.inspector",
       { "aria-label": "the selected step" },
@@ -101,6 +103,7 @@ export class Inspector {
           "section.panel.panel-question",
           { "aria-label": "questions" },
           forms.map((form) => form.view()),
+          left > 0 && h("p.faint", `and ${count(left, "more question")}`),
         ),
       run.waits_for_approval && h("section.panel.panel-question", h("p.prompt", run.reason)),
       this.failure(run),

@@ -23,6 +23,8 @@ const RECHECK = 10000;
 const PATIENCE = 1000;
 /** Milliseconds between two frames while something is under way. */
 const TICK = 500;
+/** Questions up to which each has its form. */
+const MOST_FORMS = 20;
 /** Where the selected step is on a sheet over the page. */
 const NARROW = matchMedia("(max-width: 900px)");
 
@@ -322,7 +324,7 @@ export class RunPage {
   }
 
   questionForms() {
-    const open = this.run.questions;
+    const open = this.run.questions.slice(0, MOST_FORMS);
     if (this.about.read_only) return open.map(({ id, prompt }) => ({ view: () => h("p.prompt", { key: id }, prompt) }));
     for (const id of this.forms.keys()) if (!open.some((each) => each.id === id)) this.forms.delete(id);
     return open.map((question) => {
