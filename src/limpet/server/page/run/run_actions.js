@@ -38,8 +38,11 @@ export function runHeader(run, around, actions, isReadOnly) {
     "header.run-header",
     h(
       "div.run-title",
-      h("a.faint", { href: pageUrl("graphs", run.graph) }, run.graph),
-      h("span.faint", { "aria-hidden": "true" }, "/"),
+      h(
+        "span.faint",
+        h("a.faint", { href: pageUrl("graphs", run.graph) }, run.graph),
+        h("span", { "aria-hidden": "true" }, "\u2002/"),
+      ),
       h(
         "h1",
         { title: run.run_id },
@@ -213,7 +216,7 @@ export class RunActions {
     const value = new JsonField({ name: "value", schema: {}, isRequired: true });
     const read = () => {
       if (!given.name.trim()) throw new Error("a message needs a name");
-      return { name: given.name.trim(), value: value.read() };
+      return { name: given.name.trim(), value: value.value() };
     };
     this.confirm("has the message", {
       title: "Send",
