@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import support
-from limpet import supervise
+from limpet import MemoryStore, Schedules, StateGraph, supervise
 from support.browser import PHONE, Page, Visitor, expect
 from support.http_server import Served
 
@@ -251,6 +251,27 @@ def test_every_page_fits_a_phone(server: Served, visitor: Visitor) -> None:
             .filter((each) => each.getBoundingClientRect().right > innerWidth + 1)
             .map((each) => each.outerHTML.slice(0, 120))""")
         assert outside == [], path
+
+
+def test_numbers_and_times_stay_in_one_line(serve: Any, visitor: Visitor) -> None:
+    """H20: those of the items of a map in the timeline of a phone, and what tables say on a tablet."""
+    store = MemoryStore()
+    graph = StateGraph({"items": list}, name="a_map_of_items")
+    graph.add_node("split", lambda state: {"items": list(range(12))})
+    graph.add_fanin_node("collect", run=lambda parallel_results: {}).set_entry_point("split")
+    graph.add_node("examine_one_of_the_items", lambda state: {})
+    graph.add_map("split", "examine_one_of_the_items", over="items", fan_in="collect")
+    graph.set_finish_point("collect").compile(store=store, preserve=True).execute({}, run_id="mapped")
+    Schedules(store).add("every-single-night-at-two", graph, cron="30 2 * * *", timezone="Europe/Berlin")
+    server = serve(store, [graph])
+    page = visitor.open(server, "/runs/mapped", viewport=PHONE, has_touch=True)
+    expect(page.get_by_text("[11]", exact=True)).to_be_visible()
+    heights = "(indexes) => indexes.map((each) => each.getBoundingClientRect().height)"
+    assert max(page.locator(".timeline-index").evaluate_all(heights)) <= 30
+    page.set_viewport_size({"width": 768, "height": 1024})
+    page.goto(f"{server.address}/schedules")
+    for words in (page.get_by_role("link", name=graph.name), page.locator("main time")):
+        assert words.evaluate("(words) => words.getClientRects().length") == 1
 
 
 def test_a_phone_shows_a_step_on_a_sheet(server: Served, visitor: Visitor) -> None:

@@ -337,6 +337,22 @@ def test_all_bars_are_on_the_axis_of_a_phone(serve: Any, visitor: Visitor) -> No
     assert page.locator(".bar").count() >= 8
 
 
+def test_differences_deep_inside_can_be_read_on_a_phone(serve: Any, visitor: Visitor) -> None:
+    """H20: each level has the whole width."""
+    store = MemoryStore()
+
+    def write(text: str) -> Any:
+        return lambda state: {"settings": {"of the research": {"of the reviewer": {"name": text}}}}
+
+    graph = StateGraph({"settings": dict}, name="nested").add_node("first", write("Barbara"))
+    graph.add_node("second", write("Charlotte")).set_entry_point("first").add_edge("first", "second")
+    graph.set_finish_point("second").compile(store=store, preserve=True).execute({}, run_id="nested")
+    page = visitor.open(serve(store, [graph]), "/runs/nested", viewport=PHONE)
+    step(page, "second").click()
+    for words in ('"Barbara"', '"Charlotte"'):
+        assert inspector(page).get_by_text(words).evaluate("(words) => words.getClientRects().length") == 1
+
+
 def test_the_axis_of_a_phone_says_how_long_the_steps_took(serve: Any, visitor: Visitor) -> None:
     """H20: with more than its beginning."""
     store = MemoryStore()
