@@ -11,6 +11,8 @@ import { isOver, whatOf } from "../runs/lists.js";
 
 /** Nodes above which no picture is drawn. */
 const MOST_NODES = 1000;
+/** Pixels that are seen around the chosen node. */
+const AROUND = 24;
 /** How small a picture is made to fit: with smaller texts than these, it is scrolled. */
 const LEAST_SCALE = 0.8;
 
@@ -107,9 +109,11 @@ function nameOf(shape) {
 /** Scroll inside of an element, as little as is needed, until a shape can be seen. */
 function bringIntoView(shape, element) {
   const [inner, outer] = [shape, element].map((each) => each.getBoundingClientRect());
-  const left = Math.min(inner.left - outer.left, 0) || Math.max(inner.right - outer.right, 0);
-  const top = Math.min(inner.top - outer.top, 0) || Math.max(inner.bottom - outer.bottom, 0);
-  element.scrollBy(left, top);
+  const by = (before, after) => Math.min(before - AROUND, 0) || Math.max(after + AROUND, 0);
+  element.scrollBy(
+    by(inner.left - outer.left, inner.right - outer.right),
+    by(inner.top - outer.top, inner.bottom - outer.bottom),
+  );
 }
 
 /** Buttons for several views of a thing, of which one is `chosen`. */
