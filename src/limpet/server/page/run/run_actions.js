@@ -41,7 +41,7 @@ export function runHeader(run, around, actions, isReadOnly) {
       h(
         "span.faint",
         h("a.faint", { href: pageUrl("graphs", run.graph) }, run.graph),
-        h("span", { "aria-hidden": "true" }, "\u2002/"),
+        h("span", { "aria-hidden": "true" }, "\u2003/"),
       ),
       h(
         "h1",

@@ -103,7 +103,7 @@ function pathOf(row) {
 
 /** The node of a shape in the same way: `papers/rate`, not `plan//papers/rate`, which has where the map begins. */
 function nameOf(shape) {
-  return shape.dataset.node.replace(/\[[^\]]*\]/g, "").replace(/[^/]*\/\//g, "");
+  return shape.dataset.node.replace(/\[[^\]]*\]|[^/]*\/\//g, "");
 }
 
 /** Scroll inside of an element, as little as is needed, until a shape can be seen. */
