@@ -181,6 +181,7 @@ def test_no_line_of_a_script_could_continue_the_one_before(path: Path) -> None:
         is_value = re.search(r"[\w$)\]}\"'`]$", line) is not None
         assert not (is_value and re.match(r"[(\[`/]|\+\+|--", next_line)), (line, next_line)
         assert not re.search(r"\b(return|throw|break|continue|yield|async)$", line), line
+        assert not re.match(r"(for|while|if) \([^()]*(\([^()]*\)[^()]*)*\);$", line), line
 
 
 def test_the_page_is_small() -> None:

@@ -125,11 +125,11 @@ def _as_sent(path: str, content: bytes) -> bytes:
 
 
 def _sheet(text: str) -> str:
-    return SHEET_SPACE.sub(r"\1", " ".join(SHEET_COMMENT.sub("", text).split()))
+    return SHEET_SPACE.sub(r"\1", " ".join(SHEET_COMMENT.sub("", text).split())).replace(";}", "}")
 
 
 def _script(text: str) -> str:
-    """A script whose statements end with semicolons, so that the ends of its lines mean nothing."""
+    """A script whose statements end with semicolons, so that the ends of its lines mean nothing; none is empty."""
     sent = ""
     after_space = False
     place = 0
@@ -141,6 +141,8 @@ def _script(text: str) -> str:
             continue
         if token in (")", "]", "}"):
             sent = sent.removesuffix(",")
+        if token == "}":
+            sent = sent.removesuffix(";")
         if after_space and sent and _would_join(sent[-1], token[0]):
             sent += " "
         sent += token
