@@ -515,7 +515,7 @@ def subgraphs() -> StateGraph:
 
 
 def fan_out(number: int) -> StateGraph:
-    """Branches beside each other."""
+    """Branches that begin at the same node."""
     graph = StateGraph({"v": int}, name="wide").add_node("begin", lambda state: {"v": 1})
     graph.add_fanin_node("join", run=lambda parallel_results: {"v": 2}).set_entry_point("begin")
     for index in range(number):

@@ -431,7 +431,6 @@ class ObjectField extends Field {
   constructor(options) {
     super(options);
     const needed = new Set(this.schema.required ?? []);
-    this.isInner = options.depth > 0;
     this.fields = Object.entries(this.schema.properties).map(([name, schema]) =>
       fieldFor(schema, {
         name,
@@ -455,11 +454,6 @@ class ObjectField extends Field {
     return this.fields.some((field) => field.isTouched);
   }
 
-  /** What is wrong is said at the fields inside, and once around all. */
-  read() {
-    return this.isInner ? this.value() : super.read();
-  }
-
   peek() {
     if (this.isLeftOut) return EMPTY;
     const values = this.fields.map((field) => [field.name, field.peek()]);
@@ -472,7 +466,7 @@ class ObjectField extends Field {
     let problem = null;
     for (const field of this.fields) {
       try {
-        const value = field.read();
+        const value = field.fields ? field.value() : field.read(); // that some aren't right is said once, outside
         if (value !== EMPTY) found[field.name] = value;
       } catch (error) {
         problem ??= error;

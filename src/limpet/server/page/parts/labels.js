@@ -60,7 +60,7 @@ export function size(bytes) {
 }
 
 /** A number with separators, or "1 run", "3 runs"; "500+" or "500+ runs", if there are more. */
-export function count(number, noun = "", hasMore = false) {
+export function count(number, noun, hasMore) {
   const text = number.toLocaleString("en-US") + (hasMore ? "+" : "");
   if (!noun) return text;
   return `${text} ${noun}${text === "1" ? "" : "s"}`;

@@ -7,7 +7,6 @@ import { codePanel, copyButton, copyJsonButton, stateCode } from "../parts/code.
 import { attempt } from "../parts/dialog.js";
 import { count, exactTime, size, span, statusLabel, timeView } from "../parts/labels.js";
 import { diffView, putLarge, stateTree, TreeState, valueTree } from "../parts/values.js";
-import { questionCount } from "../runs/lists.js";
 import { isWorking, piecesOf, statusOf } from "./timeline_model.js";
 import { tabs } from "./views.js";
 
@@ -94,7 +93,7 @@ export class Inspector {
 
   view(run, forms, isReadOnly) {
     const { row } = this;
-    const left = questionCount(run) - forms.length;
+    const left = run.question_count - forms.length;
     return h(
       "aside.inspector",
       { "aria-label": "the selected step" },

@@ -29,20 +29,13 @@ export function isUnclaimed(run) {
 /** What a run that has stopped needs. */
 const PRIMARY = new Set(["approve", "retry", "resume"]);
 
-/** The statuses of a run that continues by itself at a time. */
-const DELAYED = new Set(["sleeping", "retrying"]);
-
 /** The head. `around` has its child runs, and why no worker takes it; `actions` opens the dialogs. */
 export function runHeader(run, around, actions, isReadOnly) {
   return h(
     "header.run-header",
     h(
       "div.run-title",
-      h(
-        "span.faint",
-        h("a.faint", { href: pageUrl("graphs", run.graph) }, run.graph),
-        h("span", { "aria-hidden": "true" }, "\u2003/"),
-      ),
+      h("span.faint", h("a.faint", { href: pageUrl("graphs", run.graph) }, run.graph), "\u2003/"),
       h(
         "h1",
         { title: run.run_id },
@@ -68,7 +61,7 @@ function facts(run, { children, unserved }) {
     run.queue !== "default" && h("span", `queue ${run.queue}`),
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${shortId(run.held_by, 40)}`),
     unserved && isUnclaimed(run) && h("span.unserved", `stays ${run.status}: ${unserved.reason}`),
-    DELAYED.has(run.status) && h("span", "due ", timeView(run.due)),
+    ["sleeping", "retrying"].includes(run.status) && h("span", "due ", timeView(run.due)),
     run.deadline && !isOver(run) && h("span", "deadline ", timeView(run.deadline)),
     run.parent && h("span", "started by ", runLink(run.parent)),
     run.forked_from && h("span", "forked from ", runLink(originOf(run))),

@@ -134,23 +134,18 @@ export class RunPage {
       after: () => this.model.version,
       take: (kind, data) => this.take(parseExact(data)),
       changed: (state) => {
-        if (state === "off" && this.stream?.hasEnded) this.whenEnded();
+        if (state === "off" && this.stream?.hasEnded) this.checkLater();
         if (state === "lost") this.refreshRun(); // it may have been deleted
         refresh();
       },
     });
   }
 
-  /** All that there is has come, whether the last message said so or not. */
-  whenEnded() {
-    if (this.timeline.selected === null && !this.isStopped) this.selectChosen();
-    this.checkLater();
-  }
-
-  /** Of a run that has ended, look now and then whether it has been retried. */
+  /** Of a run that has ended, look now and then whether it has been retried. All that there is has come. */
   checkLater() {
     clearTimeout(this.recheck);
     if (this.isStopped || this.problem) return;
+    if (this.timeline.selected === null) this.selectChosen(); // if no message said that it was the last
     const { updated } = this.run;
     this.recheck = setTimeout(async () => {
       if (!settings.paused && !document.hidden) await this.refreshRun();

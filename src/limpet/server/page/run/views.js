@@ -56,7 +56,9 @@ export class GraphView {
     if (element.firstChild !== this.picture) element.replaceChildren(this.picture);
     const path = selected ? pathOf(selected) : "";
     const chosen = this.shapesOf(path);
-    for (const shape of [...this.shapes.values()].flat()) shape.classList.toggle("chosen", chosen.includes(shape));
+    for (const shape of this.picture.querySelectorAll("[data-node]")) {
+      shape.classList.toggle("chosen", chosen.includes(shape));
+    }
     if (this.element === element && this.path === path) return;
     Object.assign(this, { element, path });
     if (chosen.length) requestAnimationFrame(() => bringIntoView(chosen[0], element)); // when it is in the document

@@ -92,17 +92,12 @@ export function isOver(run) {
   return ["completed", "failed", "cancelled"].includes(run.stored_status);
 }
 
-/** How many questions of a run are open: a list has only the first ones of each. */
-export function questionCount(run) {
-  return run.question_count ?? run.questions.length;
-}
-
 /** What there is to say of a run in a line: its error, its question, what it waits for. */
 export function whatOf(run) {
   if (run.problem) return run.problem;
   const at = run.node ? ` at ${run.node}` : "";
   if (run.questions.length) {
-    const more = questionCount(run) > 1 ? ` (and ${count(questionCount(run) - 1)} more)` : "";
+    const more = run.question_count > 1 ? ` (and ${count(run.question_count - 1)} more)` : "";
     return `${run.questions[0].node} asks: ${run.questions[0].prompt}${more}`;
   }
   switch (run.status) {
@@ -203,7 +198,7 @@ export class WaitingList {
   }
 
   question(run, question) {
-    const number = questionCount(run);
+    const number = run.question_count;
     if (this.isReadOnly || number > 1 || !hasButtons(question)) {
       const more = number > 1 ? ` (${count(number)} questions)` : "";
       return h("a", { href: pageUrl("runs", run.run_id) }, `${question.node} asks: ${question.prompt}${more}`);

@@ -301,7 +301,7 @@ export class RunsPage {
   countOf(status) {
     const number = this.counts.counts[status] ?? 0;
     const hasMore = this.counts.more.includes(status);
-    return number === 0 && hasMore ? "+" : count(number, "", hasMore);
+    return number || !hasMore ? count(number, "", hasMore) : "+";
   }
 
   chooseStatus(status) {
