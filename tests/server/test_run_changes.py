@@ -158,6 +158,28 @@ def test_a_client_that_leaves_while_the_store_hangs_is_not_answered(monkeypatch:
         until(lambda: not watches(), "the end of the thread")
 
 
+def test_a_client_that_stops_following_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: at once, and not when its messages are garbage."""
+    kept: list[Any] = []
+    messages = RunChanges.messages
+
+    def keep(self: RunChanges, after: str | None) -> Any:
+        kept.append(messages(self, after))
+        return kept[-1]
+
+    monkeypatch.setattr(RunChanges, "messages", keep)
+
+    async def follow(changes: RunChanges) -> None:
+        following: Any = await changes.begin(None)
+        await anext(following)
+        assert changes._clients
+        await following.aclose()
+        assert not changes._clients
+
+    asyncio.run(follow(RunChanges(MemoryStore())))
+    until(lambda: not watches(), "the end of the thread")
+
+
 def test_nothing_is_said_while_nothing_changes() -> None:
     """H19: also when runs are looked at."""
     store = Counted()

@@ -179,6 +179,8 @@ def test_many_runs_are_changed_with_an_outcome_each() -> None:
     [
         ("answer", {"value": "yes"}),
         ("answer", {"value": "maybe"}),
+        ("answer", {"value": {"b": 1}}),
+        ("answer", {"value": {"a": 1}}),
         ("answer", {}),
         ("send", {"name": "note", "value": 1}),
         ("fork", {}),
@@ -193,35 +195,72 @@ def test_many_runs_are_changed_with_an_outcome_each() -> None:
 )
 def test_what_is_planned_is_what_is_done(verb: str, body: dict[str, Any]) -> None:
     """H19: for runs of every kind, also those of graphs that the server doesn't know."""
-
-    def approving(store: Any) -> StateGraph:
-        return chain(None, None, name="approving").compile(
-            store=store, interrupt_before=["n2"], preserve=True
-        )
-
-    def asking_twice(store: Any) -> StateGraph:
-        return fan({"left": asking(), "right": asking()}).compile(store=store, preserve=True)
-
+    others: list[tuple[StateGraph, dict[str, Any]]] = [
+        (chain(asking(deadline=0.001)), {}),
+        (chain(asking(schema={"type": "object", "required": ["a"]})), {}),
+        (chain(None, None), {"interrupt_before": ["n2"]}),
+        (fan({"left": asking(), "right": asking()}), {}),
+        (fan({"left": asking(), "right": None}), {"interrupt_before": ["right"]}),
+    ]
     with api() as client:
+        for number, (graph, settings) in enumerate(others):
+            compiled = graph.compile(store=client.store, preserve=True, **settings)
+            list(compiled.stream({}, run_id=f"other-{number}"))
         fill(client, 1)
         client.run_until_it_stops("done", topic="kelp")
         client.graph.resume("done", "yes")
         client.act("/graphs/article/runs", input={"topic": "x"}, run_id="queued")
         client.run_until_it_stops("cancelled", topic="kelp")
         client.act("/runs/cancelled/cancel")
-        for number, make in enumerate((approving, asking_twice)):
-            list(make(client.store).stream({}, run_id=f"other-{number}"))
         planned = client.act(f"/runs/{verb}", **body, all_runs=True, dry_run=True)
-        outcomes = client.act(f"/runs/{verb}", **body, all_runs=True)
-        assert outcomes["failed"] == 0, outcomes
-        assert planned["planned"] == outcomes["done"]
-        assert len(planned["runs"]) == 7
-
-        def results(found: dict[str, Any], result: str) -> set[str]:
-            return {each["run_id"] for each in found["runs"] if each["result"] == result}
-
-        assert results(planned, "planned") == results(outcomes, "done")
+        assert len(planned["runs"]) == 10
         assert all(each["reason"] for each in planned["runs"] if each["result"] == "skipped")
+        done = client.act(f"/runs/{verb}", **body, all_runs=True)
+        assert with_result(planned, "planned") == with_result(done, "done")
+
+
+def with_result(outcomes: dict[str, Any], result: str) -> set[str]:
+    return {each["run_id"] for each in outcomes["runs"] if each["result"] == result}
+
+
+CRASHING_PROCESS = """
+import sys, time
+from limpet import StateGraph
+
+graph = StateGraph({"n": int}, name="counting")
+graph.add_node("count", run=lambda state: time.sleep(600) if state["n"] == 5 else {"n": state["n"] + 1})
+graph.set_entry_point("count").add_edge("count", "count", lambda state: state["n"] < 9).set_finish_point("count")
+graph.compile(store=sys.argv[1], preserve=True).execute({"n": 0}, run_id="r")
+"""
+
+
+def test_a_run_whose_process_executes_it_or_has_crashed_is_planned_as_it_is_now(tmp_path: Path) -> None:
+    """H19: not as at its last stop, which is all that a list knows of it."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    store = open_store(url)
+
+    def counting(store: Any) -> StateGraph:
+        graph = StateGraph({"n": int}, name="counting").add_node("count", run=lambda state: {"n": 9})
+        graph.set_entry_point("count").add_edge("count", "count", lambda state: state["n"] < 9)
+        return graph.set_finish_point("count").compile(store=store, preserve=True)
+
+    process = subprocess.Popen([sys.executable, "-c", CRASHING_PROCESS, url])
+    try:
+        with api(counting, store=store) as client:
+            until(lambda: client.read("/runs")["runs"], "the run")
+            until(lambda: client.read("/runs/r")["step"] == 5, "its steps")
+            assert client.act("/runs/rollback", step=3, run_ids=["r"], dry_run=True)["skipped"] == 1
+            process.kill()
+            process.wait()
+            for step, done in ((6, 0), (3, 1)):
+                planned = client.act("/runs/rollback", step=step, run_ids=["r"], dry_run=True)
+                assert planned["planned"] == done
+                assert client.act("/runs/rollback", step=step, run_ids=["r"])["done"] == done
+            assert client.read("/runs/r/state")["values"]["n"] == 3
+    finally:
+        process.kill()
+        process.wait()
+        store.close()
 
 
 def test_who_answers_and_approves_many_runs_is_in_their_history() -> None:
@@ -337,16 +376,19 @@ def test_a_list_has_the_first_of_many_questions(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_runs_are_searched_for_questions_where_there_may_be_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H19: that many wait for a worker doesn't mean that more may ask."""
-    monkeypatch.setattr(questions, "MAX_QUEUED", 1)
+    """H19: that many wait for a worker doesn't mean that more may ask, nor that those who do are left out."""
     monkeypatch.setattr(questions, "MAX_RUNNING", 1)
     with api() as client:
+        twice = fan({"left": asking(), "right": asking()}).compile(store=client.store, preserve=True)
+        list(twice.stream({}, run_id="half"))
+        client.act("/runs/half/answer", answers={client.read("/runs/half")["questions"][0]["id"]: 1})
+        assert client.read("/runs/half")["status"] == "queued"
         client.run_until_it_stops("kelp", topic="kelp")
         for number in range(3):
             client.act("/graphs/article/runs", input={"topic": "x"}, run_id=f"r{number}")
         client.act("/graphs/article/runs", input={"topic": "x"}, run_id="later", delay="1h")
         found = client.read("/questions")
-        assert (ids(found), found["total"], found["more"]) == (["kelp"], 1, False)
+        assert (ids(found), found["total"], found["more"]) == (["kelp", "half"], 2, False)
         client.act("/graphs/article/runs", input={"topic": "x"}, run_id="later still", delay="1h")
         assert client.read("/questions")["more"] is True
 

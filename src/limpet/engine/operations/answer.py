@@ -42,11 +42,7 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         raise UsageError(f"by is who answers, as a text, not {given.by!r}")
     run_id, point = run_and_point(client, id)
     # Refused before the run is claimed, which would change it.
-    tail = client.store.read(run_id)
-    progress, weight = _read(tail, point)
-    # As the process that executes the run will do: what was posted before has been answered.
-    _take_in(client, tail, progress, JournalWriter(run_id, 0, tail.head.sequence, weight), client.now)
-    answers = _answers(client, progress, point, given, client.now())
+    answers = _answers_as_of_now(client, run_id, point, given)
     takes_posts = client.store.abilities.takes_part
     try:
         holding = client.holding(run_id, None if takes_posts and answers else wait)
@@ -60,6 +56,22 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         while not _commit_answers(client, held, point, given):
             pass  # something was posted meanwhile, and came first
     nudge_supervisors(client.store)
+
+
+def check_answers(client: LeaseClient, run_id: str, given: ResumeInput) -> None:
+    """Raise what `answer` would raise for this, as far as that can be known without claiming the run."""
+    _answers_as_of_now(client, run_id, None, given)
+
+
+def _answers_as_of_now(
+    client: LeaseClient, run_id: str, point: Point | None, given: ResumeInput
+) -> dict[str, Any]:
+    """The answers by question id; none for an approval. Raises if one isn't valid, or if nothing is asked."""
+    tail = client.store.read(run_id)
+    progress, weight = _read(tail, point)
+    # As the process that executes the run will do: what was posted before has been answered.
+    _take_in(client, tail, progress, JournalWriter(run_id, 0, tail.head.sequence, weight), client.now)
+    return _answers(client, progress, point, given, client.now())
 
 
 def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, given: ResumeInput) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -15,9 +15,10 @@ from limpet.engine.operations.run_info import (
     SLEEPING,
     WAITING,
     RunInfo,
+    listed_info,
     with_position,
 )
-from limpet.engine.operations.run_query import RunQuery, Search
+from limpet.engine.operations.run_query import Found, RunQuery, Search
 from limpet.errors import AlreadyAnswered, Conflict, LimpetError, RunError, RunNotFound, UsageError
 from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import Question
@@ -40,10 +41,15 @@ MAX_WAITING: Final = 200
 
 MAX_PAUSED: Final = 500
 MAX_RUNNING: Final = 200
-MAX_QUEUED: Final = 200
+MAX_QUEUED: Final = 2000
 """Runs that are looked through for questions, at most, the newest: those that are paused, under way, and queued."""
 
+NEVER_BEGUN: Final = 1
+"""Records of a run that no process has begun. Most queued runs are such runs, and these ask nothing."""
+
 LINK_LASTS: Final = "7d"
+
+GONE: Final = "the run of this link is no longer there"
 
 
 def waiting(request: ApiRequest) -> dict[str, Any]:
@@ -52,15 +58,13 @@ def waiting(request: ApiRequest) -> dict[str, Any]:
     client = client_for(request.service.store)
     paused = _search(client, RunQuery(statuses=(PAUSED,)), MAX_PAUSED)
     under_way = _search(client, _UnderWay(statuses=(ABANDONED, SLEEPING, RETRYING, WAITING)), MAX_RUNNING)
-    queued = _search(client, RunQuery(statuses=(QUEUED,)), MAX_QUEUED)
     found: dict[str, RunInfo] = {}
-    for search in (paused, under_way, queued):
-        found |= {info.run_id: info for info in _that_wait(search, client)}
+    for runs in (paused, under_way, _begun_and_queued(client)):
+        found |= {info.run_id: info for info in _that_wait(runs, client)}
     now = client.now()
     return {
         "runs": [listed_run(info, now) for info in islice(found.values(), limit)],
         "total": len(found),
-        # Most queued runs haven't begun. The others will be under way.
         "more": any(search.stopped_at is not None for search in (paused, under_way)),
     }
 
@@ -79,9 +83,17 @@ def _search(client: LeaseClient, query: RunQuery, bound: int) -> Search:
     return search
 
 
-def _that_wait(search: Search, client: LeaseClient) -> Iterator[RunInfo]:
+def _begun_and_queued(client: LeaseClient) -> Iterator[Found]:
+    """The queued runs that a process has begun: one of them may have been answered, and ask something else."""
+    (which,) = RunQuery(statuses=(QUEUED,)).filters()
+    for head in client.store.list(which._replace(limit=MAX_QUEUED)):
+        if head.sequence > NEVER_BEGUN:
+            yield Found(head, listed_info(client.store, head, None))
+
+
+def _that_wait(runs: Iterable[Found], client: LeaseClient) -> Iterator[RunInfo]:
     """The runs among those found that wait for a person, without the questions that were answered meanwhile."""
-    for head, info in search:
+    for head, info in runs:
         if waits_for_person(info):
             now = with_position(client, head, info)
             if waits_for_person(now):
@@ -130,7 +142,9 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     try:
         request.service.runs.answer(info.run_id, answers=answers, by=by)
     except LimpetError as problem:
-        raise _for_strangers(problem) from problem
+        if shown := _for_strangers(problem):
+            raise shown from problem
+        raise
     return {"answered": link.question, "run_id": info.run_id}
 
 
@@ -141,15 +155,18 @@ def _asked(info: RunInfo, question_id: str | None) -> Question:
     raise UsageError(f"run {info.run_id!r} doesn't ask {question_id or 'anything'}")
 
 
-def _for_strangers(problem: LimpetError) -> LimpetError:
-    """What is said to who has a link: not what else the run asks, who holds it, nor where it is stored."""
+def _for_strangers(problem: LimpetError) -> HttpProblem | None:
+    """What is said to who has a link in place of an error; None for one that may be shown.
+
+    It doesn't say what else the run asks, who holds it, nor where it is stored.
+    """
     if isinstance(problem, RunNotFound):
-        return no_such_link("the run of this link is no longer there")
+        return no_such_link(GONE)
     if isinstance(problem, Conflict):
         return HttpProblem(409, Conflict.code, "the answer can't be saved at the moment; try again")
     if isinstance(problem, AlreadyAnswered | RunError) or type(problem) is UsageError:
         return HttpProblem(409, AlreadyAnswered.code, "this question is no longer open")
-    return problem
+    return None
 
 
 def _link(request: ApiRequest) -> QuestionLink:
@@ -166,7 +183,7 @@ def _run_of(request: ApiRequest, link: QuestionLink) -> RunInfo:
         if info.created != link.created:  # a later run has got its id
             raise RunNotFound(link.run_id)
     except RunNotFound as problem:
-        raise _for_strangers(problem) from problem
+        raise no_such_link(GONE) from problem
     return info
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.node_context.questions import NOT_GIVEN, check_answer
+from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
+from limpet.engine.operations.answer import check_answers
 from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chosen_runs
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.run_query import RunQuery
-from limpet.errors import AnswerRefused, UsageError
-from limpet.journal.store import ENDED
+from limpet.errors import LimpetError, UsageError
+from limpet.journal.store import ENDED, RUNNING
 from limpet.server.endpoint import (
     ANSWERS_AS,
     ANYTHING,
@@ -114,10 +115,24 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     value = request.values.get("value", NOT_GIVEN)
     by = request.answers_as
 
+    client = client_for(request.service.store)
+
     def do(run_id: str) -> None:
         runs.answer(run_id, value, by=by)
 
-    return _change(request, Change("answer", do, lambda info: _unfit_for_answer(info, value)))
+    def unfit(info: RunInfo) -> str:
+        if info.questions or info.waits_for_approval:
+            return ""
+        return f"it is {info.shown_status}, and asks nothing"
+
+    def expected(info: RunInfo) -> str:
+        try:
+            check_answers(client, info.run_id, ResumeInput(value))
+        except LimpetError as refused:
+            return refused.message
+        return ""
+
+    return _change(request, Change("answer", do, unfit), expected)
 
 
 def send(request: ApiRequest) -> dict[str, Any]:
@@ -144,8 +159,8 @@ def fork(request: ApiRequest) -> dict[str, Any]:
             runs.retry(created[run_id])
         return ""
 
-    change = Change("fork", do, lambda info: _unfit_without_graph(request, info))
-    return {**_change(request, change), "created": created}
+    change = Change("fork", do, lambda info: "")
+    return {**_change(request, change, lambda info: _graph_missing(request, info)), "created": created}
 
 
 def rollback(request: ApiRequest) -> dict[str, Any]:
@@ -157,36 +172,19 @@ def rollback(request: ApiRequest) -> dict[str, Any]:
         runs.rollback(run_id, step)
         return ""
 
-    def unfit(info: RunInfo) -> str:
+    def expected(info: RunInfo) -> str:
+        if info.status == RUNNING:
+            info = runs.get(info.run_id).info  # of one under way, a list has the step of its last stop
         if not 0 <= step <= info.step:
             return f"it has no step {step}"
-        return _unfit_without_graph(request, info)
+        if info.shown_status == RUNNING:
+            return f"{info.held_by} executes it"
+        return _graph_missing(request, info)
 
-    return _change(request, Change("rollback", do, unfit))
-
-
-# Why a run isn't one to do something with: a plan says that before it is tried.
-
-
-def _unfit_for_answer(info: RunInfo, value: Any) -> str:
-    if not info.questions and not info.waits_for_approval:
-        return f"it is {info.shown_status}, and asks nothing"
-    if value is NOT_GIVEN:
-        return "" if info.waits_for_approval else "it asks something, which needs an answer"
-    if not info.questions:
-        return "it waits for an approval, not for an answer"
-    if isinstance(value, Mapping):
-        return ""  # it may have an answer for each question
-    if len(info.questions) > 1:
-        return "it asks several questions"
-    try:
-        check_answer(info.questions[0], value)
-    except AnswerRefused as refused:
-        return refused.message
-    return ""
+    return _change(request, Change("rollback", do, lambda info: ""), expected)
 
 
-def _unfit_without_graph(request: ApiRequest, info: RunInfo) -> str:
+def _graph_missing(request: ApiRequest, info: RunInfo) -> str:
     if info.graph in request.service.graphs:
         return ""
     return f"the server doesn't have the code of its graph, {info.graph!r}"
@@ -196,15 +194,24 @@ def _unfit_if_ended(info: RunInfo) -> str:
     return f"it is {info.shown_status}" if info.status in ENDED else ""
 
 
-def _change(request: ApiRequest, change: Change) -> dict[str, Any]:
-    """Do something with the runs of a request, each with an outcome of its own."""
+def _change(
+    request: ApiRequest, change: Change, expected: Callable[[RunInfo], str] | None = None
+) -> dict[str, Any]:
+    """Do something with the runs of a request, each with an outcome of its own.
+
+    A plan needs to know, too, for which runs it would fail: `expected` says why.
+    """
     values = _chosen(request)
     client = client_for(request.service.store)
     filters = {each.name: values[each.name] for each in FILTERS if each.name in values}
     chosen = chosen_runs(
         client, values.get("run_id"), filters, bool(values.get("all_runs")), values.get("limit"), change.name
     )
-    return _outcomes(change_chosen(client, change, chosen, None, bool(values.get("dry_run")), None))
+    is_plan = bool(values.get("dry_run"))
+    if is_plan and expected is not None:
+        unfit = change.unfit
+        change = change._replace(unfit=lambda info: unfit(info) or expected(info))
+    return _outcomes(change_chosen(client, change, chosen, None, is_plan, None))
 
 
 def _chosen(request: ApiRequest) -> dict[str, Any]:

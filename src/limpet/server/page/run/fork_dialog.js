@@ -78,15 +78,15 @@ class ForkWork {
   update(refuse) {
     const changed = Object.entries(this.edited).filter(([key, text]) => text !== this.original?.[key]);
     if (this.added.key.trim()) changed.push([this.added.key.trim(), this.added.text]);
-    const update = {};
+    const pairs = [];
     for (const [key, text] of changed) {
       try {
-        update[key] = parseExact(text);
+        pairs.push([key, parseExact(text)]);
       } catch (error) {
         refuse(key, error);
       }
     }
-    return update;
+    return Object.fromEntries(pairs);
   }
 
   view() {

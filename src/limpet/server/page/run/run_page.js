@@ -370,7 +370,7 @@ export class RunPage {
     switch (this.viewName) {
       case "graph":
         return this.graph
-          ? this.graph.view([...this.model.rows.values()], this.model.rows.get(this.timeline.selected))
+          ? this.graph.view([...this.model.rows.values()], this.model.rows.get(this.timeline.selected), this.isPinned)
           : null;
       case "state":
         return this.state.view(this.run);

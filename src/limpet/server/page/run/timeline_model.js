@@ -264,8 +264,10 @@ class TimeAxis {
   ticks() {
     if (!this.scale) return [];
     const rough = Math.min(TICK_DISTANCE, Math.max(this.width / 4, 42)) / this.scale;
+    const most = this.width / 2 / this.scale; // so that there are two, however narrow it is
     const power = 10 ** Math.floor(Math.log10(rough));
-    const distance = [1, 2, 5, 10].find((each) => each * power >= rough) * power;
+    const round = [0.2, 0.5, 1, 2, 5, 10].map((each) => each * power);
+    const distance = round.find((each) => each >= rough && each <= most) ?? round.findLast((each) => each <= most);
     const ticks = [];
     for (const part of this.parts.filter((each) => !each.isGap)) {
       const first = Math.ceil((part.from - this.start) / distance) * distance;

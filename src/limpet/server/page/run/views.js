@@ -41,27 +41,28 @@ export class GraphView {
     }, this);
   }
 
-  view(rows = [], selected = null) {
+  /** The picture, with the node of the `selected` row, which is kept in view if the reader has chosen it. */
+  view(rows = [], selected = null, isPinned = false) {
     if (this.problem) return h("p.field-problem", this.problem);
     if (this.facts === null) return h("div.empty", needsGraph());
     if (this.facts?.nodes.length > MOST_NODES) return this.counts(rows);
     if (!this.picture) return h("p.faint", "drawing …");
     return h("div.picture", {
-      onshow: (element) => this.attach(element, selected),
+      onshow: (element) => this.attach(element, selected, isPinned),
       onclick: (event) => this.click(event, rows),
     });
   }
 
-  attach(element, selected) {
+  attach(element, selected, isPinned) {
     if (element.firstChild !== this.picture) element.replaceChildren(this.picture);
     const path = selected ? pathOf(selected) : "";
     const chosen = this.shapesOf(path);
     for (const shape of this.picture.querySelectorAll("[data-node]")) {
       shape.classList.toggle("chosen", chosen.includes(shape));
     }
-    if (this.element === element && this.path === path) return;
+    const isWanted = this.element !== element || (isPinned && this.path !== path);
     Object.assign(this, { element, path });
-    if (chosen.length) requestAnimationFrame(() => bringIntoView(chosen[0], element)); // when it is in the document
+    if (isWanted && chosen.length) requestAnimationFrame(() => bringIntoView(chosen[0], element)); // when it is in the document
   }
 
   /** The shapes of the node with a path. Those of a branch that isn't a graph of its own have no branch in their names. */

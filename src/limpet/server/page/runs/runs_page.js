@@ -5,7 +5,7 @@ import { h, refresh } from "../core/dom.js";
 import { settings, useKeys } from "../core/reader.js";
 import { go, pageUrl, setQuery } from "../core/router.js";
 import { codeBlock } from "../parts/code.js";
-import { attempt, complain, giveFocus } from "../parts/dialog.js";
+import { complain, giveFocus } from "../parts/dialog.js";
 import { count, statusMark, toneOf } from "../parts/labels.js";
 import { openForkDialog } from "../run/fork_dialog.js";
 import { openBulkDialog } from "./bulk_dialog.js";
@@ -43,7 +43,6 @@ export class RunsPage {
     this.counts = null;
     this.selection = new Set();
     this.chosenId = null;
-    this.graphs = [];
     this.waiting = new WaitingList(about.read_only);
     this.bar = new FilterBar({
       text: this.filter,
@@ -60,11 +59,11 @@ export class RunsPage {
       Enter: () => this.openChosen(),
       x: () => this.selectChosen(),
       r: () => this.withChosen((run) => this.openBulk("retry", { ids: [run.run_id] })),
-      f: () => this.withChosen((run) => openForkDialog(run, { knowsGraph: this.graphs.includes(run.graph) })),
+      f: () => this.withChosen((run) => openForkDialog(run, { knowsGraph: this.about.graphs.includes(run.graph) })),
       Escape: () => this.clearSelection(),
     });
     this.load();
-    this.loadGraphs();
+    noteSeen(this.about.graphs.map((graph) => ({ graph })));
     this.stream = new LiveStream({
       path: "/live",
       kinds: ["changed"],
@@ -181,13 +180,6 @@ export class RunsPage {
     const { status, text, unserved, ...query } = queryOf(this.filter).query;
     this.counts = await get("/counts", query, { signal });
     refresh();
-  }
-
-  loadGraphs() {
-    return attempt(async () => {
-      this.graphs = (await get("/graphs")).graphs.map((each) => each.name);
-      noteSeen(this.graphs.map((graph) => ({ graph })));
-    });
   }
 
   async openRun(id, { quietly = false } = {}) {
