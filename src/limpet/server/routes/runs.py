@@ -83,7 +83,7 @@ def children(request: ApiRequest) -> dict[str, Any]:
 
 
 def counts(request: ApiRequest) -> dict[str, Any]:
-    """How many runs that match have each status, as people see it: up to `COUNTED` of each that is stored."""
+    """How many runs that match have each status, as people see it: up to `COUNTED` of each."""
     client = client_for(request.service.store)
     query = RunQuery.of(client.now(), **request.values)
     key = tuple(sorted((name, str(value)) for name, value in request.values.items()))
@@ -114,7 +114,6 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     runs = request.service.runs
     value = request.values.get("value", NOT_GIVEN)
     by = request.answers_as
-
     client = client_for(request.service.store)
 
     def do(run_id: str) -> None:
