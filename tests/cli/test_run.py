@@ -244,8 +244,11 @@ def test_an_interrupted_run_is_approved_and_a_fork_is_handed_to_a_worker(limpet:
     assert limpet("runs", "show", "f").err.endswith("limpet runs retry f\n")
     assert limpet("answer", "f").code == 2
     assert limpet("runs", "retry", "f").code == 0
+    begun = limpet("runs", "fork", "s", "--step", "1", "--id", "g", "--begin", "--graph", "gated.py:graph")
+    assert (begun.out, begun.err) == ("g\n", "")
     limpet("worker", "gated.py:graph", "--once")
-    assert limpet("runs", "show", "f", "--json").data["reason"] == "interrupted before 'b'"
+    for run_id in ("f", "g"):
+        assert limpet("runs", "show", run_id, "--json").data["reason"] == "interrupted before 'b'"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from limpet.server.run_changes import RunChanges
 from support.http_api import plain
 from support.http_server import Events, Served, served
 from support.redis_servers import redis_server
-from support.waiting import until
+from support.waiting import dying_thread, until
 
 THREAD = "limpet-run-changes"
 
@@ -314,7 +314,6 @@ def test_a_look_at_a_store_that_marks_changes_lists_no_runs(tmp_path: Path) -> N
         assert listed == []
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("failure", ["refused", "lost", "dies"])
 def test_a_thread_that_could_not_start_or_has_died_is_replaced(
     failure: str, monkeypatch: pytest.MonkeyPatch
@@ -339,7 +338,8 @@ def test_a_thread_that_could_not_start_or_has_died_is_replaced(
             start(target, name)
 
     monkeypatch.setattr(run_changes, "start_thread", fail_once)
-    with served(store, [graph]) as server:
+    death = dying_thread(SystemExit) if failure == "dies" else nullcontext()
+    with death, served(store, [graph]) as server:
         if failure == "refused":
             Events(server, "/live").join(60)
         with listening(server) as events:

@@ -6,6 +6,7 @@ import re
 import socket
 import threading
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack
 from time import time
 from typing import Any
 from urllib.parse import quote
@@ -206,6 +207,25 @@ def test_strangers_hold_up_no_client_while_the_store_hangs() -> None:
         finally:
             store.may_answer.set()
         until(lambda: client.get("/healthz").status_code == 200, "the store")
+
+
+def test_costly_requests_hold_up_no_others_while_the_store_hangs() -> None:
+    """H19: those that look through many runs, by a client with the token."""
+    store = Hanging()
+    with served(store, [article(store)]) as server, server.client() as client, ExitStack() as stack:
+        store.may_answer.clear()
+        try:
+            for number in range(100):
+                asking = stack.enter_context(socket.create_connection(server.host))
+                asking.sendall(
+                    f"GET {API}/counts?tag=t{number} HTTP/1.1\r\nHost: localhost\r\n"
+                    f"Authorization: Bearer {TOKEN}\r\n\r\n".encode()
+                )
+            until(lambda: store.asked, "the first look")
+            assert client.get(f"{API}/about").status_code == 200
+            assert client.get(f"{API}/graphs").status_code == 200
+        finally:
+            store.may_answer.set()
 
 
 def stored_link(store: Any) -> str:

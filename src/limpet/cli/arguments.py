@@ -185,6 +185,7 @@ def _add_runs_verbs(verbs: Verbs) -> None:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="change the state first"
     )
     fork.add_argument("--id", help="the id of the new run")
+    fork.add_argument("--begin", action="store_true", help="hand the new run to the workers at once")
     rollback = _add_run_verb(verbs, "rollback", "run_changes:rollback", "set a run back to a step")
     rollback.add_argument("step", type=int, metavar="STEP")
     retry = add_verb(

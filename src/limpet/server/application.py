@@ -88,6 +88,9 @@ MAX_STRANGERS_BODY: Final = 100_000
 STRANGERS_AT_ONCE: Final = 4
 """Requests without the token that are answered at the same time, while the others have the other threads."""
 
+COSTLY_AT_ONCE: Final = 4
+"""The same for requests that look through many runs."""
+
 MAX_FILE: Final = 256_000_000
 """Bytes of a run that is imported, at most."""
 
@@ -193,6 +196,7 @@ class _Answering:
         self._metrics = Metrics(service)
         self._store_check = StoreCheck(lambda: service.runs.list(limit=1))
         self._room_for_strangers = CapacityLimiter(STRANGERS_AT_ONCE)
+        self._room_for_costly = CapacityLimiter(COSTLY_AT_ONCE)
 
     def endpoint(self, endpoint: Endpoint) -> Handler:
         """What Starlette calls for a route."""
@@ -202,7 +206,9 @@ class _Answering:
             checked = await self._read(endpoint, request, user)
             if endpoint.streams:
                 return await self._stream(endpoint, request, checked)
-            room = self._room_for_strangers if user is None else None
+            room = self._room_for_costly if endpoint.is_costly else None
+            if user is None:
+                room = self._room_for_strangers
             with store_problems_hidden(endpoint.is_public):
                 # In the thread it becomes JSON, too: for a large value that takes long.
                 return await _while_connected(
@@ -264,7 +270,8 @@ class _Answering:
 
     async def _show_metrics(self, request: Request) -> Response:
         await self._check(request, None)
-        text = await _while_connected(request, run_sync(self._metrics.text))
+        answer = run_sync(self._metrics.text, limiter=self._room_for_costly)
+        text = await _while_connected(request, answer)
         return _response(FileAnswer(text.encode(), METRICS_TYPE))
 
     async def _show_document(self, request: Request) -> Response:

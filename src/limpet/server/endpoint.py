@@ -192,6 +192,8 @@ class Endpoint(NamedTuple):
     takes_file: bool = False
     is_public: bool = False
     """Whether it needs no token of the server: what it takes has one of its own."""
+    is_costly: bool = False
+    """Whether it looks through many runs: only a few such requests are answered at the same time."""
     may_be_over: bool = False
     """Whether a stream may have nothing more to give: the answer is 204 then, and clients don't come back."""
 

@@ -91,7 +91,7 @@ SCHEMAS: Final[dict[str, dict[str, Any]]] = {
         error={"type": ["object", "null"]},
         secret={"type": "boolean"},
     ),
-    "TaskList": _object({"tasks": _list_of("Task")}),
+    "TaskList": _object({"tasks": _list_of("Task"), "next": _OPTIONAL_TEXT}),
     "OutputPage": _object(
         {
             "items": {"type": "array", "items": _object({"number": _INTEGER, "type": _TEXT, "at": _NUMBER})},

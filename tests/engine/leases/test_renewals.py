@@ -17,7 +17,7 @@ from limpet.engine.leases.lease_client import LeaseClient, client_for
 from limpet.journal.store import Lease, NewRun
 from limpet.testing import FaultyStore
 from support.graphs import SOON, loop
-from support.waiting import until
+from support.waiting import dying_thread, until
 
 
 class NotingStore(MemoryStore):
@@ -174,11 +174,11 @@ class Failing:
         """Never called."""
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_leases_are_renewed_again_after_the_thread_for_it_has_failed() -> None:
     """P8: the next lease starts another one."""
     renewals = held_lease.Renewals()
-    renewals.watch(Failing())
+    with dying_thread(RuntimeError):
+        renewals.watch(Failing())
     until(lambda: not renewals._is_watching and monotonic() > min(renewals._due.values()) + 0.1)
     renewals._due.clear()
     store = NotingStore()

@@ -183,7 +183,22 @@ def test_the_python_of_a_fork_does_the_same(numbers: Any, serve: Any, visitor: V
     assert graph.get("it's new").info.shown_status == "queued"
     assert command[:4] == ["runs", "fork", "--step", "1"]
     assert f"text={json.dumps(text, ensure_ascii=False)}" in command
-    assert command[-3:] == ["--graph", "MODULE:GRAPH", "numbers-1"]
+    assert command[-4:] == ["--begin", "--graph", "MODULE:GRAPH", "numbers-1"]
+
+
+def test_the_code_of_a_fork_that_does_not_begin_does_the_same(
+    numbers: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: also after the box was clicked while the code is shown."""
+    store, graph = numbers
+    page = visitor.open(serve(store, [graph]), "/runs/numbers-1")
+    dialog = asked(page, "fork", "Fork numbers-1")
+    dialog.get_by_role("textbox", name="id of the new run").fill("later")
+    code_of(dialog)
+    dialog.get_by_role("checkbox", name="hand it to the workers at once").click()
+    expect(dialog.get_by_role("figure").first).not_to_contain_text("--begin")
+    exec(dialog.get_by_role("figure").nth(1).locator("code").inner_text(), {"STORE": store, "graph": graph})
+    assert graph.get("later").info.shown_status == "paused"
 
 
 def test_the_code_of_a_fork_leaves_out_only_what_is_not_json(

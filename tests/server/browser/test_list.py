@@ -23,7 +23,7 @@ const Source = window.EventSource;
 window.EventSource = class extends Source {
   constructor(...given) {
     super(...given);
-    this.addEventListener("open", () => (window.heard = 0));
+    this.addEventListener("open", () => (window.heard ??= 0));
     this.addEventListener("changed", () => (window.heard += 1));
   }
 };

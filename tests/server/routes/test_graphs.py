@@ -12,7 +12,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from limpet import MemoryStore, StateGraph, Workflow, append, secret
+from limpet.server.routes import graphs
 from limpet.server.routes.graph_inputs import input_schema
+from support.graphs import chain
 from support.http_api import api, plain
 from support.http_server import API
 
@@ -148,6 +150,16 @@ def test_the_picture_of_a_graph_shows_how_far_a_run_has_come() -> None:
         assert bare.text.startswith("<svg")
         assert bare.text != marked.text
         assert client.read("/graphs/article/picture", 404, run_id="none")["code"] == "run-not-found"
+
+
+def test_a_graph_with_very_many_nodes_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: it would keep the server busy for long."""
+    monkeypatch.setattr(graphs, "MOST_NODES", 2)
+    with api(lambda store: chain(*[lambda: None] * 3).compile(store=store)) as client:
+        (name,) = (each["name"] for each in client.read("/graphs")["graphs"])
+        refused = client.read(f"/graphs/{name}/picture", 422)
+        assert refused["code"] == "graph-too-large"
+        assert "3 nodes" in refused["detail"]
 
 
 def test_a_run_starts_with_all_that_it_can_be_given() -> None:

@@ -235,7 +235,34 @@ def test_a_run_of_a_graph_has_no_tasks() -> None:
     """H19: also one whose state happens to have such a key."""
     with api(plain(lambda state: {"tasks": {"a": 1}, "dag": "x"})) as client:
         client.run_until_it_stops("r")
-        assert client.read("/runs/r/tasks") == {"tasks": []}
+        assert client.read("/runs/r/tasks") == {"tasks": [], "next": None}
+
+
+def test_tasks_come_in_pages() -> None:
+    """H19: in their order, each once; with the place of a task that isn't there, none."""
+    names = [f"t{number}" for number in range(250)]
+
+    def made(store: Any) -> Workflow:
+        flow = Workflow("flow", store=store, preserve=True)
+        for name in names:
+            flow.add_task(name, lambda: 1)
+        return flow
+
+    with api(made) as client:
+        client.run_until_it_stops("r")
+        for limit, sizes in ((None, [200, 50]), (125, [125, 125]), (2000, [250])):
+            found: list[list[str]] = []
+            after = None
+            while not found or after is not None:
+                given = {name: value for name, value in (("limit", limit), ("after", after)) if value}
+                page = client.read("/runs/r/tasks", **given)
+                found.append([each["task"] for each in page["tasks"]])
+                after = page["next"]
+            assert [len(page) for page in found] == sizes
+            assert [name for page in found for name in page] == names
+        assert client.read("/runs/r/tasks", after="t249") == {"tasks": [], "next": None}
+        assert "did you mean" in client.read("/runs/r/tasks", 400, after="t25O")["detail"]
+        assert "from 1 to 2000" in client.read("/runs/r/tasks", 400, limit=2001)["detail"]
 
 
 def test_a_step_of_a_long_run_is_read_without_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

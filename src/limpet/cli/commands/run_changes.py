@@ -33,8 +33,11 @@ def fork(args: Namespace, output: Output) -> int:
     """Create a run that starts where another one was."""
     store, graph = _store_and_graph(args, output, changes=False)
     update = read_changes(args, graph, output)
-    forked = Runs(store, graph).fork(args.run, args.step, update, new_run_id=args.id)
-    return _done({"run_id": forked, "forked_from": args.run}, forked, args, output)
+    runs = Runs(store, graph)
+    forked = runs.fork(args.run, args.step, update, new_run_id=args.id)
+    if args.begin:
+        runs.retry(forked)
+    return _done({"run_id": forked, "forked_from": args.run}, forked, None if args.begin else args, output)
 
 
 def rollback(args: Namespace, output: Output) -> int:

@@ -12,7 +12,7 @@ from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import SHOWN_STATUSES
 from limpet.errors import UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
-from limpet.graphs.plan import PLANNER
+from limpet.graphs.plan import PLANNER, Plan
 from limpet.journal.store import CANCELLED, COMPLETED, DAMAGED, FAILED, PAUSED, RUNNING
 from limpet.server.endpoint import (
     INTEGER,
@@ -33,6 +33,9 @@ from limpet.server.routes.runs import FILTERS
 from limpet.version import VERSION
 
 SVG: Final = "image/svg+xml"
+
+MOST_NODES: Final = 1000
+"""Nodes of a graph that is drawn: the time that a layout takes grows with the square of their number."""
 
 _STYLE_HASH: Final = b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 
@@ -78,7 +81,15 @@ def show(request: ApiRequest) -> dict[str, Any]:
 
 def picture(request: ApiRequest) -> FileAnswer:
     """The picture of a graph, marked by how far a run has come if one is named."""
-    drawn = _graph(request).draw("svg", run_id=request.values.get("run_id"))
+    graph = _graph(request)
+    number = len(_nodes(graph.compiled().plan))
+    if number > MOST_NODES:
+        raise HttpProblem(
+            422,
+            "graph-too-large",
+            f"graph {graph.name!r} has {number:,} nodes, and of more than {MOST_NODES:,} no picture is made here",
+        )
+    drawn = graph.draw("svg", run_id=request.values.get("run_id"))
     return FileAnswer(drawn.encode(), SVG, policy=PICTURE_POLICY)
 
 
@@ -121,6 +132,10 @@ def known_graph(service: Service, name: str) -> GraphOnStore:
     return graphs[name]
 
 
+def _nodes(plan: Plan) -> list[str]:
+    return [name for name in plan.nodes if name != PLANNER]
+
+
 def _facts(graph: GraphOnStore) -> dict[str, Any]:
     plan = graph.compiled().plan
     keys = {
@@ -135,7 +150,7 @@ def _facts(graph: GraphOnStore) -> dict[str, Any]:
         "name": plan.name,
         "fingerprint": plan.fingerprint,
         "kind": "graph" if plan.layers is None else "workflow",
-        "nodes": [name for name in plan.nodes if name != PLANNER],
+        "nodes": _nodes(plan),
         "keys": keys,
         "schema": input_schema(plan),
     }

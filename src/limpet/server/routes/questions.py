@@ -195,6 +195,7 @@ ENDPOINTS: Final = (
         "The runs that wait for a person",
         "WaitingRuns",
         query=(Parameter("limit", INTEGER, f"at most {MAX_WAITING}"),),
+        is_costly=True,
     ),
     Endpoint(
         "POST",

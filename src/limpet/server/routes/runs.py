@@ -269,6 +269,7 @@ ENDPOINTS: Final = (
         "How many runs have each status",
         "Counts",
         query=tuple(each for each in FILTERS if each.name not in ("status", "text", "unserved")),
+        is_costly=True,
     ),
     Endpoint(
         "POST",

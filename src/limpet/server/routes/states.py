@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from limpet.errors import UsageError, did_you_mean
 from limpet.journal.encoding.codec import encode
-from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter, StoredState
+from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter, StoredState, limit_of
 from limpet.server.values import (
     check_size,
     incomplete,
@@ -30,6 +30,10 @@ TASK_FACTS: Final = (
     "secret",
 )
 """The fields of a task's record that are never large."""
+
+MAX_TASKS: Final = 2000
+USUAL_TASKS: Final = 200
+"""Tasks in one page: at most, and if that isn't said."""
 
 
 def state(request: ApiRequest) -> dict[str, Any]:
@@ -122,20 +126,29 @@ def _in_order(value: Any) -> Any:
 
 
 def tasks(request: ApiRequest) -> dict[str, Any]:
-    """The tasks of a workflow's run, with the records of those that are done; none for a run of a graph."""
+    """A page of the tasks of a workflow's run, with the records of those that are done; none for a run of a graph."""
+    limit = limit_of(request, MAX_TASKS, USUAL_TASKS)
     stored = request.service.state(request.run_id, request.values.get("step"))
     dag = stored.values.get("dag")
     records = stored.values.get("tasks")
-    wanted = request.values.get("task")
     if not isinstance(dag, dict) or not isinstance(records, dict):
-        return {"tasks": []}
-    if wanted is not None and wanted not in dag:
-        raise UsageError(f"the run has no task {wanted[:200]!r}{did_you_mean(wanted[:200], dag)}")
-    names = dag if wanted is None else [wanted]
-    found = {name: _task(name, dag[name], records.get(name), stored.secrets) for name in names}
+        return {"tasks": [], "next": None}
+    wanted = request.values.get("task")
+    after = request.values.get("after")
+    for named in (wanted, after):
+        if named is not None and named not in dag:
+            raise UsageError(f"the run has no task {named[:200]!r}{did_you_mean(named[:200], dag)}")
     if wanted is not None:
-        return {"tasks": [_checked(found[wanted])]}
-    return {"tasks": list(_without_large_fields(found, TASK_FACTS).values())}
+        task = _task(wanted, dag[wanted], records.get(wanted), stored.secrets)
+        return {"tasks": [_checked(task)], "next": None}
+    names = list(dag)
+    start = 0 if after is None else names.index(after) + 1
+    page = names[start : start + limit]
+    found = {name: _task(name, dag[name], records.get(name), stored.secrets) for name in page}
+    return {
+        "tasks": list(_without_large_fields(found, TASK_FACTS).values()),
+        "next": page[-1] if start + limit < len(names) else None,
+    }
 
 
 def _task(name: str, described: Any, record: Any, secrets: frozenset[str]) -> dict[str, Any]:
@@ -227,6 +240,11 @@ ENDPOINTS: Final = (
         tasks,
         "The tasks of a workflow's run, with results, times and durations of those that are done",
         "TaskList",
-        query=(_STEP, Parameter("task", TEXT, "only this task, however large its result is")),
+        query=(
+            _STEP,
+            Parameter("task", TEXT, "only this task, however large its result is"),
+            Parameter("after", TEXT, "`next` of the page before, or the id of any task"),
+            Parameter("limit", INTEGER, f"tasks in the page ({USUAL_TASKS}), at most {MAX_TASKS}"),
+        ),
     ),
 )

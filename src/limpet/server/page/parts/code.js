@@ -122,14 +122,15 @@ export function sendCode(id, name, value) {
   };
 }
 
-/** To fork a run after a step, with edits. */
-export function forkCode(id, step, update, newId) {
+/** To fork a run after a step, with edits, and perhaps to `begin` at once. */
+export function forkCode(id, step, update, newId, begin) {
   const named = newId ? `, new_run_id=${pythonText(newId)}` : "";
   const edits = Object.keys(update).length ? `, ${pythonValue(update)}` : "";
   const fork = `new_id = runs.fork(${pythonText(id)}, ${step}${edits}${named})`;
+  const options = `--step ${step}${pairs("--set", update)}${option("id", newId)}${begin ? " --begin" : ""}`;
   return {
-    cli: `limpet runs fork --step ${step}${pairs("--set", update)}${option("id", newId)} ${GRAPH_OPTION} ${args(id)}`,
-    python: python(`${fork}\nruns.retry(new_id)  # hands it to the workers`, GRAPHS),
+    cli: `limpet runs fork ${options} ${GRAPH_OPTION} ${args(id)}`,
+    python: python(begin ? `${fork}\nruns.retry(new_id)  # hands it to the workers` : fork, GRAPHS),
   };
 }
 

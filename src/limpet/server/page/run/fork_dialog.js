@@ -108,7 +108,10 @@ class ForkWork {
           h("input", {
             type: "checkbox",
             checked: this.begin,
-            onchange: (event) => (this.begin = event.target.checked),
+            onchange: (event) => {
+              this.begin = event.target.checked;
+              refresh();
+            },
           }),
           " hand it to the workers at once",
         ),
@@ -190,7 +193,7 @@ class ForkWork {
 
   code() {
     const update = this.update(() => {}); // what isn't JSON yet is left out
-    return forkCode(this.run.run_id, this.step, update, this.newId);
+    return forkCode(this.run.run_id, this.step, update, this.newId.trim(), this.begin);
   }
 
   async start() {
