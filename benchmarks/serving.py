@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import subprocess
 import sys
 from argparse import ArgumentParser, Namespace
@@ -17,6 +18,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
+from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
 from threading import Thread
@@ -31,9 +34,12 @@ from serving_graphs import ASKING, LIVE, LONG, MAP, TASKS, build, counting
 from limpet import RunPaused, open_store
 
 PREFIX = "/api/v1"
+PARTS = ("lists", "pages", "long", "increments", "live", "idle")
 REPEATS = 30
 SLOW_STEPS = 500
 SLOW_STEP = 0.01
+VISITS = 10
+BROWSER_OPTIONS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking")
 SETTLING = 8.0
 """Seconds after which followers are quiet."""
 
@@ -176,15 +182,25 @@ def lists(client: Client) -> Iterator[Line]:
         ("runs with an error", "/runs?limit=50&error=KeyError"),
         ("runs with a text in their error", "/runs?limit=50&text=message+7"),
         ("runs with a text that is nowhere", "/runs?limit=50&text=nowhere"),
-        ("counts by status", "/counts"),
-        ("counts of a graph", "/counts?graph=rare"),
-        ("counts of runs with a tag, in the last hour", "/counts?tag=common&since=1h"),
+        ("counts by status, known already", "/counts"),
         ("questions", "/questions"),
         ("workers", "/workers"),
         ("one run", f"/runs/{LONG}"),
     ):
         goal = None if "text" in path else 50
         yield timed(what, partial(client.get, path), goal)
+    for what, filters in (
+        ("counts by status", ""),
+        ("counts of a graph", "&graph=rare"),
+        ("counts of runs with a tag", "&tag=common"),
+    ):
+        yield timed(what, first_asked(client, filters), 100)
+
+
+def first_asked(client: Client, filters: str) -> Callable[[], bytes]:
+    """Requests for counts of which the server doesn't know the answer yet, as each is about another time."""
+    hours = count(1000)
+    return lambda: client.get(f"/counts?since={next(hours)}h{filters}")
 
 
 def long_run(url: str, steps: int) -> Iterator[Line]:
@@ -234,6 +250,32 @@ def state_and_history(client: Client, steps: int) -> Iterator[Line]:
         ("events, first page", "events?limit=100"),
     ):
         yield timed(f"  {what}", partial(client.get, f"/runs/{LONG}/{path}"), 100, 10)
+
+
+def pages(server: Server) -> Iterator[Line]:
+    """The page in a real browser, each time in a new one that has nothing of it yet."""
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None or find_spec("playwright") is None:
+        print("no browser, or no Playwright: the page isn't measured", file=sys.stderr)
+        return
+    from playwright.sync_api import sync_playwright
+
+    root = f"http://127.0.0.1:{server.client.port}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=list(BROWSER_OPTIONS))
+        for what, path, shown in (
+            ("the list", "/", ".run-row"),
+            ("a run of many steps", f"/runs/{LONG}", ".timeline-row"),
+        ):
+            taken = []
+            for _ in range(VISITS):
+                with browser.new_context() as visitor:
+                    page = visitor.new_page()
+                    page.goto(f"{root}{path}?token={quote(server.client.token)}")
+                    page.locator(shown).first.wait_for()
+                    taken.append(page.evaluate("performance.now()"))
+            yield Line(f"page: {what}", median(taken), _p95(taken), "ms", None, VISITS)
+        browser.close()
 
 
 def increments(url: str) -> Iterator[Line]:
@@ -349,10 +391,13 @@ def main(args: Namespace) -> int:
 
 
 def parts(url: str, args: Namespace) -> Iterator[Iterator[Line]]:
-    chosen = args.only or ["lists", "long", "increments", "live", "idle"]
+    chosen = args.only or list(PARTS)
     if "lists" in chosen:
         with serving(url) as server:
             yield lists(server.client)
+    if "pages" in chosen:
+        with serving(url) as server:
+            yield pages(server)
     if "long" in chosen:
         yield long_run(url, args.steps)
     if "increments" in chosen:
@@ -380,7 +425,7 @@ def arguments() -> Namespace:
     parser.add_argument("--tasks", type=int, default=5_000)
     parser.add_argument("--idle", type=float, default=20)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--only", nargs="*", choices=["lists", "long", "increments", "live", "idle"])
+    parser.add_argument("--only", nargs="*", choices=PARTS)
     return parser.parse_args()
 
 

@@ -1,11 +1,14 @@
 /** Values as a tree that opens on a click, and what changed between two states. */
 
+import { textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { count, size } from "./labels.js";
 
 const LONG_TEXT = 240;
 const PAGE = 100;
 const ROW_OF_WORDS = 60;
+/** Characters around those that differ. */
+const AROUND = 20;
 
 /** What a reader has opened in a tree. Keep one for each tree that is shown. */
 export class TreeState {
@@ -194,18 +197,37 @@ function difference(before, after, path, tree) {
   if (isContainer(before) && isContainer(after) && !Array.isArray(before) && !Array.isArray(after)) {
     return dictDifference(before, after, path, tree);
   }
-  if (typeof before === "string" && typeof after === "string" && (before + after).includes("\n")) {
+  const areTexts = typeof before === "string" && typeof after === "string";
+  if (areTexts && (before + after).includes("\n")) {
     return partDifference(before.split("\n"), after.split("\n"), (line) => h("span.tree-words", line || " "));
   }
+  const isLong = areTexts && Math.max(before.length, after.length) > ROW_OF_WORDS;
+  const isOpen = tree.isOpen(`~${path}`, !isLong);
+  const [old, now] = isOpen ? [before, after].map(areTexts ? textOf : shortForm) : excerpts(before, after);
   return h(
     "span.diff-pair",
-    h("span.diff-old", shortForm(before)),
+    h("span.diff-old", old),
     h("span.diff-arrow", { "aria-label": "became" }, " → "),
-    isContainer(after) ? valueTree(after, tree, `=${path}`) : h("span.diff-new", shortForm(after)),
+    isContainer(after) ? valueTree(after, tree, `=${path}`) : h("span.diff-new", now),
+    !isOpen && h("button.small", { onclick: () => tree.set(`~${path}`, true) }, "all characters"),
   );
 }
 
+/** What two texts have where they differ, and a few characters around that. */
+function excerpts(before, after) {
+  const [start, end] = commonEnds(before, after);
+  return [before, after].map((text) => {
+    const first = Math.max(start - AROUND, 0);
+    const last = Math.min(text.length - end + AROUND, first + ROW_OF_WORDS * 2);
+    return textOf(`${first ? "…" : ""}${text.slice(first, last)}${last < text.length ? "…" : ""}`);
+  });
+}
+
 function listDifference(before, after, path, tree) {
+  // Each item that is a dict or a list differs in itself.
+  if (before.length === after.length && [...before, ...after].every(isContainer)) {
+    return dictDifference(before, after, path, tree);
+  }
   const note = h("span.faint", sizeChange(before, after));
   return h(
     "div.diff-inside",
@@ -238,11 +260,7 @@ function dictDifference(before, after, path, tree) {
 
 /** Lists or lines: what they have in common at both ends is left out. */
 function partDifference(before, after, view) {
-  let start = 0;
-  while (start < before.length && start < after.length && isSame(before[start], after[start])) start += 1;
-  let end = 0;
-  const shorter = Math.min(before.length, after.length) - start;
-  while (end < shorter && isSame(before[before.length - 1 - end], after[after.length - 1 - end])) end += 1;
+  const [start, end] = commonEnds(before, after);
   const removed = before.slice(start, before.length - end);
   const added = after.slice(start, after.length - end);
   return h(
@@ -254,6 +272,16 @@ function partDifference(before, after, view) {
     more(added.length),
     end > 0 && h("div.faint", `⋯ ${count(end)} the same`),
   );
+}
+
+/** How many parts two lists or texts have in common at their beginning, and at their end. */
+function commonEnds(before, after) {
+  const shorter = Math.min(before.length, after.length);
+  let start = 0;
+  while (start < shorter && isSame(before[start], after[start])) start += 1;
+  let end = 0;
+  while (end < shorter - start && isSame(before.at(-1 - end), after.at(-1 - end))) end += 1;
+  return [start, end];
 }
 
 function more(length) {
