@@ -21,6 +21,7 @@ from math import isfinite
 from time import monotonic
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
+from weakref import WeakKeyDictionary
 
 from anyio import CancelScope, CapacityLimiter
 from anyio.to_thread import run_sync
@@ -195,8 +196,8 @@ class _Answering:
         self._guard = guard
         self._metrics = Metrics(service)
         self._store_check = StoreCheck(lambda: service.runs.list(limit=1))
-        self._room_for_strangers = CapacityLimiter(STRANGERS_AT_ONCE)
-        self._room_for_costly = CapacityLimiter(COSTLY_AT_ONCE)
+        self._room_for_strangers = _Room(STRANGERS_AT_ONCE)
+        self._room_for_costly = _Room(COSTLY_AT_ONCE)
 
     def endpoint(self, endpoint: Endpoint) -> Handler:
         """What Starlette calls for a route."""
@@ -206,9 +207,11 @@ class _Answering:
             checked = await self._read(endpoint, request, user)
             if endpoint.streams:
                 return await self._stream(endpoint, request, checked)
-            room = self._room_for_costly if endpoint.is_costly else None
+            room = None
             if user is None:
-                room = self._room_for_strangers
+                room = self._room_for_strangers.here
+            elif endpoint.is_costly:
+                room = self._room_for_costly.here
             with store_problems_hidden(endpoint.is_public):
                 # In the thread it becomes JSON, too: for a large value that takes long.
                 return await _while_connected(
@@ -270,7 +273,7 @@ class _Answering:
 
     async def _show_metrics(self, request: Request) -> Response:
         await self._check(request, None)
-        answer = run_sync(self._metrics.text, limiter=self._room_for_costly)
+        answer = run_sync(self._metrics.text, limiter=self._room_for_costly.here)
         text = await _while_connected(request, answer)
         return _response(FileAnswer(text.encode(), METRICS_TYPE))
 
@@ -323,6 +326,19 @@ class _Answering:
             self._metrics.note_stream(-1)
             if isinstance(messages, AsyncGenerator):
                 await messages.aclose()  # not when it is garbage: until then, it would follow its run
+
+
+class _Room:
+    """How many requests of a kind an event loop has answered at the same time: a limiter is of one loop."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._limiters: WeakKeyDictionary[asyncio.AbstractEventLoop, CapacityLimiter] = WeakKeyDictionary()
+
+    @property
+    def here(self) -> CapacityLimiter:
+        """The limiter of the running loop."""
+        return self._limiters.setdefault(asyncio.get_running_loop(), CapacityLimiter(self._at_once))
 
 
 async def _while_connected(request: Request, answer: Coroutine[Any, Any, T]) -> T:

@@ -296,11 +296,11 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
-def checked_run_id(run_id: str | None) -> str | None:
-    """The id for a new run. Raises `UsageError` for one that no URL can name, as it means another path there."""
-    if run_id in (".", ".."):
-        raise UsageError(f"a run can't have the id {run_id!r} here: no URL could name it")
-    return run_id
+def checked_for_urls(name: str | None) -> str | None:
+    """A new id of a run, or name of a schedule. Raises `UsageError` for one that means another path in a URL."""
+    if name in (".", ".."):
+        raise UsageError(f"a run or a schedule can't be named {name!r} here: no URL could name it")
+    return name
 
 
 def _check_depth(body: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.leases.workers import WorkerInfo, doubtful_lanes, why_unserved
-from limpet.engine.operations.run_info import ABANDONED, QUEUED
+from limpet.engine.operations.run_info import ABANDONED, QUEUED, list_all
 from limpet.errors import UsageError
 from limpet.journal.run_filter import PAGE_SIZE, RunFilter
 from limpet.server.endpoint import Service
@@ -106,7 +106,7 @@ class Metrics:
         by_status: Counter[str] = Counter()
         unserved = 0
         which = RunFilter(limit=PAGE_SIZE)
-        while page := client.store.list(which):
+        while page := [head for head, _ in list_all(client.store, which)]:
             for head, status in zip(page, shown_statuses(client, page), strict=True):
                 by_status[status] += 1
                 is_due = status in (QUEUED, ABANDONED)

@@ -15,6 +15,7 @@ from threading import Lock
 from time import monotonic, time
 from typing import Any, Final
 
+from limpet.engine.operations.run_info import list_all
 from limpet.journal.optional_calls import MarksChanges, Notifying, provides
 from limpet.journal.run_filter import LeaseState, RunFilter
 from limpet.journal.store import Store
@@ -75,6 +76,8 @@ class RunChanges:
         """When that was started, for as long as it hasn't ended."""
         self._left = Monitor()
         self._has_failed = False
+        self._has_missed = False
+        """Whether the store has told of a change before a look that failed."""
 
     @property
     def cursor(self) -> str:
@@ -179,8 +182,12 @@ class RunChanges:
                     return
 
     def _look(self, may_have_changed: bool) -> bool:
-        """Whether runs have changed since the last look. A store that is unavailable is asked again."""
+        """Whether runs have changed since the last look that succeeded, as far as clients have been told.
+
+        There is a change in any case if the store has told of one. A store that is unavailable is asked again.
+        """
         before = self._known
+        may_have_changed = may_have_changed or self._has_missed
         try:
             if provides(self._store, MarksChanges):
                 self._known = self._store.change_mark()
@@ -191,14 +198,16 @@ class RunChanges:
             if not self._has_failed:
                 log.warning("couldn't look for changes of runs: %s; will try again", problem)
             self._has_failed = True
+            self._has_missed = may_have_changed
             return False
         self._has_failed = False
-        return may_have_changed or (before is not None and before != self._known)
+        self._has_missed = False
+        return may_have_changed or before != self._known
 
     def _most_likely_to_change(self) -> list[tuple[Any, ...]]:
         held = RunFilter(lease_states=(LeaseState.HELD, LeaseState.EXPIRED), limit=HELD)
-        heads = [*self._store.list(RunFilter(limit=NEWEST)), *self._store.list(held)]
-        return [(head.run_id, head.created, head.status, head.fence, head.sequence) for head in heads]
+        found = [*list_all(self._store, RunFilter(limit=NEWEST)), *list_all(self._store, held)]
+        return [(head.run_id, head.created, head.status, head.fence, head.sequence) for head, _ in found]
 
     def _wait(self, has_changed: bool) -> bool:
         """Wait until the next look. True if the store has notified of a change."""

@@ -10,12 +10,12 @@ from time import monotonic
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
-from limpet.engine.operations.run_info import ABANDONED, expired_leases, status_for_people
+from limpet.engine.operations.run_info import ABANDONED, expired_leases, list_all, status_for_people
 from limpet.engine.operations.run_query import QUERY_STATUSES, RunQuery
 from limpet.journal.store import DAMAGED, RUNNING, RunHead
 
 COUNTING_SHARE: Final = 1 / 10
-"""The part of the time that may be spent on counting runs, however often the numbers are asked for."""
+"""The part of the time that may be spent on counting the runs of a filter, however often they are asked for."""
 
 COUNTED: Final = 500
 """Runs of a status that are counted: of more, it is only said that there are more."""
@@ -41,7 +41,7 @@ def count_newest(client: LeaseClient, query: RunQuery) -> StatusCounts:
         if status in (DAMAGED, RUNNING):
             continue
         for which in replace(query, statuses=(status,)).filters():
-            heads = client.store.list(which._replace(limit=COUNTED + 1))
+            heads = [head for head, _ in list_all(client.store, which._replace(limit=COUNTED + 1))]
             newest = heads[:COUNTED]
             # By their ids, as two filters may find the same run.
             statuses.update(
@@ -63,7 +63,8 @@ def shown_statuses(client: LeaseClient, heads: Sequence[RunHead]) -> list[str]:
 class RecentAnswers(Generic[T]):
     """Answers that take a while to find, kept for `factor` times as long as that took, and for `least` seconds.
 
-    So finding them takes a small part of the time at most, however often and by however many they are asked for.
+    So finding one of them takes a small part of the time at most, however often and by however many it is asked for.
+    They are found one after another.
     """
 
     def __init__(self, factor: float, least: float = 0.0) -> None:

@@ -119,7 +119,7 @@ class Guard(NamedTuple):
                 return None
             raise
         if isinstance(allowed, str) and allowed:
-            return allowed
+            return str.__str__(allowed)  # of an enum of names, the name alone
         return "" if allowed is True else None
 
     async def user_if_known(self, headers: Mapping[str, str], cookies: Mapping[str, str]) -> str | None:

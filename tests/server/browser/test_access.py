@@ -10,7 +10,7 @@ import pytest
 
 import support
 from limpet import MemoryStore, Schedules, StateGraph, supervise
-from support.browser import PHONE, Page, Visitor, expect
+from support.browser import PHONE, Page, Visitor, await_frame, expect
 from support.http_server import Served
 
 PAGES = (
@@ -53,6 +53,7 @@ def opened(page: Page, server: Served, path: str) -> None:
     page.evaluate(
         "(path) => { history.pushState(0, '', path); dispatchEvent(new PopStateEvent('popstate')); }", path
     )
+    await_frame(page)
     expect(page).to_have_url(server.address + path)
     expect(page.get_by_role("heading", level=1)).to_be_attached()
     expect(page.get_by_text("loading …")).to_have_count(0)

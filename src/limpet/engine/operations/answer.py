@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from limpet.durations import patience_of
 from limpet.engine.leases.inbox_checks import take_in_all
@@ -16,7 +16,7 @@ from limpet.engine.node_context.questions import ResumeInput, unanswered
 from limpet.engine.operations.run_info import info_at_last_stop, way_on
 from limpet.engine.sessions.checkpoint_refs import asked_at, run_and_point
 from limpet.engine.sessions.compatibility import check_point, refuse_cancelled, refuse_completed
-from limpet.errors import AlreadyAnswered, Conflict, LimpetError, UsageError
+from limpet.errors import AlreadyAnswered, Conflict, LimpetError, RunNotFound, UsageError
 from limpet.journal.encoding.codec import encode
 from limpet.journal.inbox import answer_post, is_answer_to, is_cancel
 from limpet.journal.progress import Progress
@@ -41,8 +41,32 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
     if given.by is not None and type(given.by) is not str:
         raise UsageError(f"by is who answers, as a text, not {given.by!r}")
     run_id, point = run_and_point(client, id)
+    _answer(client, Asked(run_id, point), given, wait)
+
+
+@releases_if_interrupted
+def answer_run(client: LeaseClient, run_id: str, given: ResumeInput, created: float | None = None) -> None:
+    """The same for an id that can only be that of a run; of the one that was created then, if that is given."""
+    _answer(client, Asked(run_id, None, created), given, None)
+
+
+def check_answers(client: LeaseClient, run_id: str, given: ResumeInput) -> None:
+    """Raise what `answer_run` would raise for this, as far as that can be known without claiming the run."""
+    _answers_as_of_now(client, Asked(run_id), given)
+
+
+class Asked(NamedTuple):
+    """Whom an answer is for: a run, at a point of it, created at this time, if these matter."""
+
+    run_id: str
+    point: Point | None = None
+    created: float | None = None
+
+
+def _answer(client: LeaseClient, asked: Asked, given: ResumeInput, wait: float | None) -> None:
+    run_id = asked.run_id
     # Refused before the run is claimed, which would change it.
-    answers = _answers_as_of_now(client, run_id, point, given)
+    answers = _answers_as_of_now(client, asked, given)
     takes_posts = client.store.abilities.takes_part
     try:
         holding = client.holding(run_id, None if takes_posts and answers else wait)
@@ -53,34 +77,27 @@ def answer(client: LeaseClient, id: str, given: ResumeInput, wait: float | None 
         _post(client, run_id, answers, given.by)
         return
     with holding as held:
-        while not _commit_answers(client, held, point, given):
+        while not _commit_answers(client, held, asked, given):
             pass  # something was posted meanwhile, and came first
     nudge_supervisors(client.store)
 
 
-def check_answers(client: LeaseClient, run_id: str, given: ResumeInput) -> None:
-    """Raise what `answer` would raise for this, as far as that can be known without claiming the run."""
-    _answers_as_of_now(client, run_id, None, given)
-
-
-def _answers_as_of_now(
-    client: LeaseClient, run_id: str, point: Point | None, given: ResumeInput
-) -> dict[str, Any]:
+def _answers_as_of_now(client: LeaseClient, asked: Asked, given: ResumeInput) -> dict[str, Any]:
     """The answers by question id; none for an approval. Raises if one isn't valid, or if nothing is asked."""
-    tail = client.store.read(run_id)
-    progress, weight = _read(tail, point)
+    tail = client.store.read(asked.run_id)
+    progress, weight = _read(tail, asked)
     # As the process that executes the run will do: what was posted before has been answered.
-    _take_in(client, tail, progress, JournalWriter(run_id, 0, tail.head.sequence, weight), client.now)
-    return _answers(client, progress, point, given, client.now())
+    _take_in(client, tail, progress, JournalWriter(asked.run_id, 0, tail.head.sequence, weight), client.now)
+    return _answers(client, progress, asked.point, given, client.now())
 
 
-def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, given: ResumeInput) -> bool:
+def _commit_answers(client: LeaseClient, held: HeldRun, asked: Asked, given: ResumeInput) -> bool:
     """Commit the answers to a run that this process holds; False if posts arrived that have to be taken in before."""
     tail = held.read()
-    progress, weight = _read(tail, point)
+    progress, weight = _read(tail, asked)
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight)
     _take_in(client, tail, progress, writer, held.now)
-    answers = _answers(client, progress, point, given, held.now())
+    answers = _answers(client, progress, asked.point, given, held.now())
     overdue = progress.expired_questions(held.now())
     progress.count_crashes(held.crashes)
     changes: dict[str, Any] = {EXPIRE: overdue, RESUME: answers}
@@ -99,13 +116,15 @@ def _commit_answers(client: LeaseClient, held: HeldRun, point: Point | None, giv
     return True
 
 
-def _read(tail: Tail, point: Point | None) -> tuple[Progress, int]:
-    """How far a run has come. Raises if it is complete, cancelled, or past the point that the caller means."""
+def _read(tail: Tail, asked: Asked) -> tuple[Progress, int]:
+    """How far a run has come. Raises if it is complete, cancelled, or isn't what the caller means any more."""
+    if asked.created not in (None, tail.head.created):
+        raise RunNotFound(asked.run_id)  # that one was deleted, and a later run has got its id
     refuse_completed(tail.head)
     refuse_cancelled(tail.head.run_id, tail.head.status)
     # The state stays as it is, so its classes needn't be known here.
     progress, weight = read_progress_and_weight(ViewedTail(*tail))
-    check_point(progress, point)
+    check_point(progress, asked.point)
     return progress, weight
 
 

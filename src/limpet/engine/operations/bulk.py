@@ -81,12 +81,13 @@ class Outcomes(list[Outcome]):
 class Change(NamedTuple):
     """What is to be done with each run: `do` does it, and `unfit` says why a run isn't one to do it with, if so.
 
-    `do` returns why there was nothing to do, if so.
+    `do` returns why there was nothing to do, if so. In a dry run, `check` says why `do` would fail, or raises that.
     """
 
     name: str
     do: Callable[[str], str | None]
     unfit: Callable[[RunInfo], str]
+    check: Callable[[RunInfo], str] | None = None
 
 
 class Chosen(NamedTuple):
@@ -150,18 +151,19 @@ def change_one(client: LeaseClient, change: Change, run_id: str) -> Outcome:
 
 def change_runs(client: LeaseClient, chosen: Chosen, change: Change, dry_run: bool) -> Iterator[Outcome]:
     """Change the chosen runs, and give the outcome of each when it is known."""
+    waits = not dry_run or change.check is not None
     if chosen.run_ids is not None:
         named = iter(dict.fromkeys(chosen.run_ids))
         work = partial(_change_named, client, change, dry_run)
-        yield from _map(work, named, dry_run)
+        yield from _map(work, named, waits)
         return
     found = (each.info for each in islice(Search(client, chosen.query), chosen.limit))
-    yield from _map(partial(_change_found, client, chosen.query, change, dry_run), found, dry_run)
+    yield from _map(partial(_change_found, client, chosen.query, change, dry_run), found, waits)
 
 
-def _map(work: Callable[[T], Outcome], items: Iterator[T], dry_run: bool) -> Iterator[Outcome]:
-    """The outcomes for these runs, in their order. A dry run has nothing to wait for."""
-    if dry_run:
+def _map(work: Callable[[T], Outcome], items: Iterator[T], waits: bool) -> Iterator[Outcome]:
+    """The outcomes for these runs, in their order. In several threads, if each waits for the store."""
+    if not waits:
         yield from map(work, items)
         return
     with ThreadPoolExecutor(AT_ONCE, "limpet-bulk") as threads:
@@ -260,7 +262,7 @@ def _changed(client: LeaseClient, info: RunInfo, change: Change, dry_run: bool) 
     if reason:
         return _outcome(info, SKIPPED, reason)
     if dry_run:
-        return _outcome(info, PLANNED)
+        return _planned(info, change)
     try:
         reason = change.do(info.run_id) or ""
     except LimpetError as error:
@@ -270,6 +272,16 @@ def _changed(client: LeaseClient, info: RunInfo, change: Change, dry_run: bool) 
     if reason:
         return _outcome(info, SKIPPED, reason)
     return _outcome(info, DONE)
+
+
+def _planned(info: RunInfo, change: Change) -> Outcome:
+    try:
+        reason = change.check(info) if change.check is not None else ""
+    except LimpetError as error:
+        reason = error.message
+    if reason:
+        return _outcome(info, SKIPPED, reason)
+    return _outcome(info, PLANNED)
 
 
 def _other_was_quicker(client: LeaseClient, info: RunInfo, change: Change, error: LimpetError) -> bool:

@@ -74,8 +74,11 @@ def import_run(
     exported = ExportedRun.from_bytes(data, str(source))
     if plan is not None:
         check_own(plan, exported.run_id, exported.graph)
-    if run_id is None:
-        run_id = exported.run_id
+    return create_exported(client, exported, exported.run_id if run_id is None else run_id)
+
+
+def create_exported(client: LeaseClient, exported: ExportedRun, run_id: str) -> str:
+    """Create an exported run under an id, which is returned. Raises as `import_run` does."""
     checked_name("queue", exported.queue)
     run = exported.to_new_run(check_id(run_id))
     progress = read_new_run(run)

@@ -14,6 +14,7 @@ from limpet.engine.operations.stored_state import as_state
 from limpet.engine.sessions.compatibility import check_fits, is_overdue
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.errors import Conflict
+from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import letters_after, next_unused_step, progress_at
 from limpet.journal.record_shapes import read_summary
@@ -31,7 +32,7 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
     """
     client = compiled.need_client("rollback")
     # Before the run is claimed, which changes when it was updated: a rollback that is refused changes nothing.
-    check_fits(compiled.plan, progress_at(salvaged_tail(client.store, run_id), step))
+    check_rollback(client, compiled.plan, run_id, step)
     try:
         holding = client.holding(run_id)
     except Conflict as conflict:
@@ -62,6 +63,11 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
         held.commit(writer.commit(progress.status, summary(progress), due=due, ignores_posts=True))
     _leave_lines(client, tail.head)
     return as_state(progress, compiled.plan)
+
+
+def check_rollback(client: LeaseClient, plan: Plan, run_id: str, step: int) -> None:
+    """Raise what `rollback` would raise for this, as far as that can be known without claiming the run."""
+    check_fits(plan, progress_at(salvaged_tail(client.store, run_id), step))
 
 
 def _leave_lines(client: LeaseClient, head: RunHead) -> None:

@@ -56,6 +56,9 @@ FILTER_BY_SHOWN_STATUS: Final = {
 QUERY_STATUSES: Final = (*LISTED_STATUSES, *(shown.name for shown in SHOWN_STATUSES))
 """What a query can be restricted to. `running` are also queued, sleeping … ones, and `failed` quarantined ones."""
 
+MAX_TAGS: Final = 100
+"""How many tags a query can name: a database takes no condition of any size."""
+
 MAX_LIMIT: Final = 1_000_000_000
 """The largest number of runs that a call can be limited to."""
 PAGE_SIZE: Final = 1000
@@ -134,7 +137,7 @@ class RunQuery:
         return cls(
             statuses=_statuses(filters.get("status")),
             graph=filters.get("graph"),
-            tags=() if filters.get("tag") is None else tag_names(filters["tag"]),
+            tags=_tags(filters.get("tag")),
             error=filters.get("error"),
             node=filters.get("node"),
             parent=filters.get("parent"),
@@ -363,6 +366,13 @@ def _check_text(name: str, given: Any) -> None:
         meant = kind.__name__
     hint = f"; did you mean {meant!r}?" if isinstance(meant, str) else ""
     raise UsageError(f"{name} must be a non-empty str, not {given!r}{hint}")
+
+
+def _tags(given: Any) -> tuple[str, ...]:
+    names = () if given is None else tag_names(given)
+    if len(names) > MAX_TAGS:
+        raise UsageError(f"a query names at most {MAX_TAGS} tags, not {len(names):,}")
+    return names
 
 
 def _statuses(given: Any) -> tuple[str, ...]:

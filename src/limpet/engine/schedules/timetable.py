@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import lru_cache
-from math import ceil, floor
+from math import ceil, floor, isfinite
 from typing import Any, Final, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -180,7 +180,7 @@ def checked_interval(given: Any) -> int:
         raise UsageError(f"every {mistake}")
     if isinstance(seconds, timedelta):
         seconds = seconds.total_seconds()
-    if seconds < SHORTEST_INTERVAL or seconds != int(seconds):
+    if not isfinite(seconds) or seconds < SHORTEST_INTERVAL or seconds != int(seconds):
         raise UsageError(f"every must be a whole number of seconds of at least 1, not {given!r}")
     return int(seconds)
 

@@ -7,13 +7,18 @@ import { go, pageUrl, startRouter } from "./core/router.js";
 import { GraphPage, GraphsPage } from "./pages/graphs.js";
 import { AnswerPage, LoginPage } from "./pages/without_token.js";
 import { SchedulesPage, WorkersPage } from "./pages/workers.js";
+import { setStore } from "./parts/code.js";
 import { closeDialog, complain, giveFocus, noticesView, openDialog, withDialog } from "./parts/dialog.js";
+import { shortId } from "./parts/labels.js";
 import { RunPage } from "./run/run_page.js";
 import { ComparePage } from "./run/views.js";
 import { RunsPage } from "./runs/runs_page.js";
 
 /** Milliseconds after which relative times are shown again. */
 const TICK = 10000;
+
+/** Milliseconds after which a server that didn't answer is asked again. */
+const RETRY = 5000;
 
 let about = null;
 let page = null;
@@ -45,13 +50,20 @@ async function open(place) {
   shownParts = parts;
   if (Page !== AnswerPage && !about) {
     about = await loadAbout();
-    if (!about || shownPath !== path) return;
+    if (shownPath !== path) return;
+    if (!about) {
+      if (!isForStrangers()) setTimeout(() => shownPath === path && open(place), RETRY);
+      return;
+    }
+    setStore(about.store);
   }
   show(new Page({ ...place, about }));
 }
 
 function show(next) {
-  if (page) requestAnimationFrame(() => requestAnimationFrame(() => giveFocus(null))); // when it is shown
+  const before = document.activeElement;
+  const focusPage = () => [before, document.body].includes(document.activeElement) && giveFocus(null);
+  if (page) requestAnimationFrame(() => requestAnimationFrame(focusPage)); // when it is shown
   page?.stop();
   page = next;
   settings.paused = false;
@@ -118,7 +130,7 @@ function topBar(page, current, about) {
         h("a", { key: name, href: pageUrl(name), "aria-current": name === current ? "page" : null }, name),
       ),
     ),
-    h("span.store", { title: about?.store ?? "" }, about?.read_only ? "read-only" : ""),
+    h("span.store", { title: about?.store }, about && shortId(about.store, 40), about?.read_only && " · read-only"),
     h(
       "div.switches",
       page?.checkLive && liveSwitch(page),

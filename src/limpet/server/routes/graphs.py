@@ -24,7 +24,7 @@ from limpet.server.endpoint import (
     FileAnswer,
     Parameter,
     Service,
-    checked_run_id,
+    checked_for_urls,
     shown_run,
 )
 from limpet.server.problems import HttpProblem
@@ -99,7 +99,7 @@ def start(request: ApiRequest) -> dict[str, Any]:
     handle = _graph(request).start(
         values.get("input") or {},
         values.get("config"),
-        run_id=checked_run_id(values.get("run_id")),
+        run_id=checked_for_urls(values.get("run_id")),
         tags=values.get("tags") or (),
         priority=values.get("priority") or 0,
         delay=_delay(values.get("delay")),

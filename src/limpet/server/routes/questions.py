@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from limpet.durations import moment_of
 from limpet.engine.leases.lease_client import LeaseClient, client_for
+from limpet.engine.node_context.questions import ResumeInput
+from limpet.engine.operations.answer import answer_run
 from limpet.engine.operations.run_info import (
     ABANDONED,
     QUEUED,
@@ -15,6 +17,7 @@ from limpet.engine.operations.run_info import (
     SLEEPING,
     WAITING,
     RunInfo,
+    list_all,
     listed_info,
     with_position,
 )
@@ -86,9 +89,9 @@ def _search(client: LeaseClient, query: RunQuery, bound: int) -> Search:
 def _begun_and_queued(client: LeaseClient) -> Iterator[Found]:
     """The queued runs that a process has begun: one of them may have been answered, and ask something else."""
     (which,) = RunQuery(statuses=(QUEUED,)).filters()
-    for head in client.store.list(which._replace(limit=MAX_QUEUED)):
+    for head, problem in list_all(client.store, which._replace(limit=MAX_QUEUED)):
         if head.sequence > NEVER_BEGUN:
-            yield Found(head, listed_info(client.store, head, None))
+            yield Found(head, listed_info(client.store, head, problem))
 
 
 def _that_wait(runs: Iterable[Found], client: LeaseClient) -> Iterator[RunInfo]:
@@ -140,7 +143,8 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     by = request.user or link.answers_as
     answers = {link.question: request.values["value"]}
     try:
-        request.service.runs.answer(info.run_id, answers=answers, by=by)
+        client = client_for(request.service.store)
+        answer_run(client, info.run_id, ResumeInput(answers=answers, by=by), link.created)
     except LimpetError as problem:
         if shown := _for_strangers(problem):
             raise shown from problem

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from limpet.engine.leases.lease_client import client_for
-from limpet.engine.node_context.questions import NOT_GIVEN
-from limpet.engine.operations.export import exported_run
+from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
+from limpet.engine.operations.answer import answer_run
+from limpet.engine.operations.export import create_exported, exported_run
 from limpet.engine.operations.run_info import ABANDONED
 from limpet.errors import StoreError, StoreUnavailable
 from limpet.graphs.secrets import MASK
@@ -29,7 +30,7 @@ from limpet.server.endpoint import (
     Endpoint,
     FileOnDisk,
     Parameter,
-    checked_run_id,
+    checked_for_urls,
     limit_of,
     shown_run,
 )
@@ -61,11 +62,9 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
 
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer what a run asks, or approve it."""
-    runs = request.service.runs
     values = request.values
-    value = values.get("value", NOT_GIVEN)
-    runs.get(request.run_id)  # raises for the id of a checkpoint, which `answer` would take
-    runs.answer(request.run_id, value, answers=values.get("answers"), by=request.answers_as)
+    given = ResumeInput(values.get("value", NOT_GIVEN), values.get("answers"), by=request.answers_as)
+    answer_run(client_for(request.service.store), request.run_id, given)
     return show(request)
 
 
@@ -97,7 +96,7 @@ def fork(request: ApiRequest) -> dict[str, Any]:
         request.run_id,
         values.get("step"),
         values.get("update"),
-        new_run_id=checked_run_id(values.get("new_run_id")),
+        new_run_id=checked_for_urls(values.get("new_run_id")),
         tags=values.get("tags") or (),
     )
     if values.get("begin"):
@@ -152,15 +151,16 @@ def _is_secret_question(part: Any) -> bool:
 
 def import_(request: ApiRequest) -> dict[str, Any]:
     """Put an exported run into the store."""
-    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
-        path = Path(folder, "imported.run")
-        path.write_bytes(request.body)
-        try:
-            run_id = request.service.runs.import_(path, checked_run_id(request.values.get("run_id")))
-        except StoreUnavailable:
-            raise
-        except StoreError as problem:  # with the file, not with the store
-            raise HttpProblem(422, problem.code, problem.message.replace(str(path), "the file")) from problem
+    client = client_for(request.service.store)
+    try:
+        exported = ExportedRun.from_bytes(request.body, "the file")
+        run_id = request.values.get("run_id", exported.run_id)
+        checked_for_urls(run_id)
+        create_exported(client, exported, run_id)
+    except StoreUnavailable:
+        raise
+    except StoreError as problem:  # with the file, not with the store
+        raise HttpProblem(422, problem.code, problem.message) from problem
     return show(request._replace(path={"run_id": run_id}))
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
-from limpet.engine.operations.answer import check_answers
+from limpet.engine.operations.answer import answer_run, check_answers
 from limpet.engine.operations.bulk import Change, Outcomes, change_chosen, chosen_runs
+from limpet.engine.operations.rollback import check_rollback
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.run_query import RunQuery
-from limpet.errors import LimpetError, UsageError
+from limpet.errors import UsageError
 from limpet.journal.store import ENDED, RUNNING
 from limpet.server.endpoint import (
     ANSWERS_AS,
@@ -111,27 +111,22 @@ def delete(request: ApiRequest) -> dict[str, Any]:
 
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Give the same answer to runs that each ask one question, or approve them."""
-    runs = request.service.runs
-    value = request.values.get("value", NOT_GIVEN)
-    by = request.answers_as
+    given = ResumeInput(request.values.get("value", NOT_GIVEN), by=request.answers_as)
     client = client_for(request.service.store)
 
     def do(run_id: str) -> None:
-        runs.answer(run_id, value, by=by)
+        answer_run(client, run_id, given)
 
     def unfit(info: RunInfo) -> str:
         if info.questions or info.waits_for_approval:
             return ""
         return f"it is {info.shown_status}, and asks nothing"
 
-    def expected(info: RunInfo) -> str:
-        try:
-            check_answers(client, info.run_id, ResumeInput(value))
-        except LimpetError as refused:
-            return refused.message
+    def check(info: RunInfo) -> str:
+        check_answers(client, info.run_id, given)
         return ""
 
-    return _change(request, Change("answer", do, unfit), expected)
+    return _change(request, Change("answer", do, unfit, check))
 
 
 def send(request: ApiRequest) -> dict[str, Any]:
@@ -158,29 +153,31 @@ def fork(request: ApiRequest) -> dict[str, Any]:
             runs.retry(created[run_id])
         return ""
 
-    change = Change("fork", do, lambda info: "")
-    return {**_change(request, change, lambda info: _graph_missing(request, info)), "created": created}
+    def check(info: RunInfo) -> str:
+        return _graph_missing(request, info)
+
+    return {**_change(request, Change("fork", do, lambda info: "", check)), "created": created}
 
 
 def rollback(request: ApiRequest) -> dict[str, Any]:
     """Set runs back to where they were after the same step."""
-    runs = request.service.runs
+    service = request.service
     step = request.values["step"]
 
     def do(run_id: str) -> str:
-        runs.rollback(run_id, step)
+        service.runs.rollback(run_id, step)
         return ""
 
-    def expected(info: RunInfo) -> str:
-        if info.status == RUNNING:
-            info = runs.get(info.run_id).info  # of one under way, a list has the step of its last stop
-        if not 0 <= step <= info.step:
-            return f"it has no step {step}"
-        if info.shown_status == RUNNING:
+    def check(info: RunInfo) -> str:
+        if missing := _graph_missing(request, info):
+            return missing
+        if info.shown_at(service.now()) == RUNNING:
             return f"{info.held_by} executes it"
-        return _graph_missing(request, info)
+        plan = service.graphs[info.graph].compiled().plan
+        check_rollback(client_for(service.store), plan, info.run_id, step)
+        return ""
 
-    return _change(request, Change("rollback", do, lambda info: ""), expected)
+    return _change(request, Change("rollback", do, lambda info: "", check))
 
 
 def _graph_missing(request: ApiRequest, info: RunInfo) -> str:
@@ -193,24 +190,15 @@ def _unfit_if_ended(info: RunInfo) -> str:
     return f"it is {info.shown_status}" if info.status in ENDED else ""
 
 
-def _change(
-    request: ApiRequest, change: Change, expected: Callable[[RunInfo], str] | None = None
-) -> dict[str, Any]:
-    """Do something with the runs of a request, each with an outcome of its own.
-
-    A plan needs to know, too, for which runs it would fail: `expected` says why.
-    """
+def _change(request: ApiRequest, change: Change) -> dict[str, Any]:
+    """Do something with the runs of a request, each with an outcome of its own."""
     values = _chosen(request)
     client = client_for(request.service.store)
     filters = {each.name: values[each.name] for each in FILTERS if each.name in values}
     chosen = chosen_runs(
         client, values.get("run_id"), filters, bool(values.get("all_runs")), values.get("limit"), change.name
     )
-    is_plan = bool(values.get("dry_run"))
-    if is_plan and expected is not None:
-        unfit = change.unfit
-        change = change._replace(unfit=lambda info: unfit(info) or expected(info))
-    return _outcomes(change_chosen(client, change, chosen, None, is_plan, None))
+    return _outcomes(change_chosen(client, change, chosen, None, bool(values.get("dry_run")), None))
 
 
 def _chosen(request: ApiRequest) -> dict[str, Any]:

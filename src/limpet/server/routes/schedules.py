@@ -18,6 +18,7 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     Service,
+    checked_for_urls,
 )
 from limpet.server.routes.graphs import known_graph
 from limpet.server.values import shown_value, shown_values, without_large
@@ -46,7 +47,9 @@ def add(request: ApiRequest) -> dict[str, Any]:
     values = {name: value for name, value in request.values.items() if value is not None}
     service = request.service
     graph = known_graph(service, values.pop("graph"))
-    return _facts(service, service.schedules.add(values.pop("name"), graph, **values))
+    name = values.pop("name")
+    checked_for_urls(name)
+    return _facts(service, service.schedules.add(name, graph, **values))
 
 
 def next_times(request: ApiRequest) -> dict[str, Any]:

@@ -54,8 +54,8 @@ export function remove(path) {
 }
 
 /** A text, such as a picture, that the server answers with. */
-export async function getText(path, query) {
-  const response = await send("GET", urlOf(path, query));
+export async function getText(path, query, options) {
+  const response = await send("GET", urlOf(path, query), undefined, options);
   return response.text();
 }
 
@@ -78,7 +78,7 @@ export async function logIn(token) {
 
 async function ask(method, url, body, options) {
   const response = await send(method, url, body, options);
-  return parseExact(await response.text());
+  return (options?.parse ?? parseExact)(await response.text());
 }
 
 async function send(method, url, body, options = {}) {
@@ -117,6 +117,14 @@ export function parseExact(text) {
     if (typeof value !== "number" || Number.isSafeInteger(value)) return value;
     return context && WHOLE.test(context.source) ? BigInt(context.source) : value;
   });
+}
+
+/** The same for a value that will be written again: its numbers stay as they are written, 2.0 as well as 1e400. */
+export function parseAsWritten(text) {
+  if (!JSON.rawJSON) return parseExact(text);
+  return JSON.parse(text, (key, value, { source }) =>
+    typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value,
+  );
 }
 
 /** A value as JSON text, in one line or indented. */
@@ -169,7 +177,7 @@ export class LiveStream {
       });
     }
     this.source.addEventListener("end", () => this.end());
-    this.source.addEventListener("problem", () => this.tryLater());
+    this.source.addEventListener("problem", ({ data }) => this.fail(JSON.parse(data)));
   }
 
   disconnect() {
@@ -177,6 +185,13 @@ export class LiveStream {
     this.source?.close();
     this.source = null;
     this.become("off");
+  }
+
+  /** The server can't go on: for now, or as what it reads is damaged. */
+  fail({ status, detail }) {
+    this.problem = detail;
+    if (status === 503) this.tryLater();
+    else this.end();
   }
 
   /** Nothing more will come. */

@@ -75,7 +75,13 @@ function isTyping(element) {
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing) return;
   const key = SAME_KEYS[event.key] ?? event.key;
-  if (isTyping(event.target) && key !== "Escape") return;
+  if (isTyping(event.target)) {
+    if (key !== "Escape") return;
+    if (!layers.at(-1).only) {
+      event.target.blur(); // the page stays, with what was typed
+      return;
+    }
+  }
   if (event.target.type === "radio" && event.key.startsWith("Arrow")) return; // they choose
   if (key === "Enter" && event.target.closest("a, button, summary, input")) return; // they have their own
   for (const keys of layers.toReversed()) {

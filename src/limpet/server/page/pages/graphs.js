@@ -172,7 +172,9 @@ class StartForm {
 
   async start(event) {
     event.preventDefault();
+    if (this.isWorking) return;
     this.problem = "";
+    const { pathname } = location;
     let input;
     try {
       input = this.field.read();
@@ -187,7 +189,7 @@ class StartForm {
       const body = { input: given, tags, ...(id && { run_id: id }), ...(queue && { queue }) };
       const run = await post(`/graphs/${encodeURIComponent(this.graph.name)}/runs`, body);
       say(`started ${run.run_id}`);
-      go(pageUrl("runs", run.run_id));
+      if (location.pathname === pathname) go(pageUrl("runs", run.run_id));
     }, this);
     this.isWorking = false;
     refresh();

@@ -4,7 +4,7 @@ import { get, post, remove } from "../core/api.js";
 import { h } from "../core/dom.js";
 import { settings } from "../core/reader.js";
 import { pageUrl } from "../core/router.js";
-import { args, codeBlock, confirm } from "../parts/code.js";
+import { codeBlock, confirm, scheduleCode } from "../parts/code.js";
 import { attempt, say } from "../parts/dialog.js";
 import { count, statusMark, timeView } from "../parts/labels.js";
 import { termText } from "../runs/filter.js";
@@ -34,9 +34,13 @@ class ReloadedPage {
 
   reload() {
     return attempt(async () => {
-      this.liveState = "lost"; // unless it answers
-      await this.load();
-      this.liveState = "on";
+      try {
+        await this.load();
+        this.liveState = "on";
+      } catch (error) {
+        this.liveState = "lost";
+        throw error;
+      }
     });
   }
 
@@ -99,7 +103,7 @@ export class SchedulesPage extends ReloadedPage {
     const { name, status } = schedule;
     const path = `/schedules/${encodeURIComponent(name)}`;
     const button = (word, verb, onclick) =>
-      h("button.small", { key: word, title: `limpet schedules ${verb} ${args(name)}`, onclick }, word);
+      h("button.small", { key: word, title: scheduleCode(verb, name).cli, onclick }, word);
     const change = status === "paused" ? "resume" : "pause";
     return [
       button("run now", "trigger", () => this.do(async () => this.triggered(await post(`${path}/trigger`)))),
@@ -120,10 +124,6 @@ export class SchedulesPage extends ReloadedPage {
   }
 
   confirmDelete(name, path) {
-    const code = {
-      cli: `limpet schedules delete ${args(name)}`,
-      python: `from limpet import Schedules\n\nSchedules(STORE).delete(${JSON.stringify(name)})`,
-    };
     confirm({
       title: "Delete schedule",
       tone: "danger",

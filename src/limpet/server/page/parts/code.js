@@ -2,7 +2,7 @@
 
 import { textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { attempt, closeDialog, openDialog, say } from "./dialog.js";
+import { attempt, closeDialog, closeIfOpen, openDialog, say } from "./dialog.js";
 
 /** Both, closed until they are asked for. */
 export function codePanel(code) {
@@ -53,13 +53,9 @@ function word(text) {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
 }
 
-/** What a command takes at its end: what begins as an option does is told from one. */
-export function args(...texts) {
-  return (texts.some((each) => each.startsWith("-")) ? "-- " : "") + texts.map(word).join(" ");
-}
-
 /** A value as Python writes it. */
 function pythonValue(value) {
+  if (JSON.isRawJSON?.(value)) return value.rawJSON;
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
   if (typeof value === "string") return pythonText(value);
@@ -73,8 +69,27 @@ function pythonText(text) {
   return JSON.stringify(text); // what it escapes, Python escapes in the same way
 }
 
+let storeUrl = "";
+
+/** Name the store in commands and in Python, if it can be opened by its name alone: passwords aren't in it. */
+export function setStore(name) {
+  storeUrl = /^(sqlite|file):.*[^)]$/.test(name) ? name : "";
+}
+
+/** The store, as Python names it. */
+function storeText() {
+  return storeUrl ? pythonText(storeUrl) : "STORE";
+}
+
 function python(line, graphs = "") {
-  return `from limpet import Runs\n\nruns = Runs(STORE${graphs})  # such as "sqlite:///runs.db"\n${line}`;
+  const about = storeUrl ? "" : '  # such as "sqlite:///runs.db"';
+  return `from limpet import Runs\n\nruns = Runs(${storeText()}${graphs})${about}\n${line}`;
+}
+
+/** A command with what it takes at its end: what begins as an option does is told from one. */
+function command(verb, ...texts) {
+  const end = texts.some((each) => each.startsWith("-")) ? " --" : "";
+  return ["limpet", verb + option("store", storeUrl) + end, ...texts.map(word)].join(" ");
 }
 
 /** What is said where the server would need the code of a graph. */
@@ -87,29 +102,30 @@ export function needsGraph() {
 }
 
 const GRAPHS = ", graphs=[graph]";
-const GRAPH_OPTION = "--graph MODULE:GRAPH";
+const GRAPH_OPTION = " --graph MODULE:GRAPH";
 
 function option(name, text) {
-  return text ? ` --${name} ${word(text)}` : "";
+  return text ? ` --${name}${text.startsWith("-") ? "=" : " "}${word(text)}` : "";
 }
 
 /** Values as a command takes them, each after an option. */
-function pairs(option, values) {
+function pairs(name, values) {
   return Object.entries(values)
-    .map(([key, value]) => ` ${option} ${word(`${key}=${textOf(value)}`)}`)
+    .map(([key, value]) => option(name, `${key}=${textOf(value)}`))
     .join("");
 }
 
 /** To retry, cancel or delete a run. */
 export function runCode(verb, id) {
-  return { cli: `limpet runs ${verb} ${args(id)}`, python: python(`runs.${verb}(${pythonText(id)})`) };
+  return { cli: command(`runs ${verb}`, id), python: python(`runs.${verb}(${pythonText(id)})`) };
 }
 
 /** To answer a question with a value, or to approve a run if there is none. `by` is who does. */
 export function answerCode(id, question, value, by) {
-  const answers = question ? `, answers={${pythonText(question.id)}: ${pythonValue(value)}}` : "";
+  const shown = question?.secret ? "…" : value;
+  const answers = question ? `, answers={${pythonText(question.id)}: ${pythonValue(shown)}}` : "";
   return {
-    cli: `limpet answer --detach${option("by", by)} ${question ? args(id, question.id, textOf(value)) : args(id)}`,
+    cli: command(`answer --detach${option("by", by)}`, id, ...(question ? [question.id, textOf(shown)] : [])),
     python: python(`runs.answer(${pythonText(id)}${answers}${by && `, by=${pythonText(by)}`})`),
   };
 }
@@ -117,7 +133,7 @@ export function answerCode(id, question, value, by) {
 /** To send a message. */
 export function sendCode(id, name, value) {
   return {
-    cli: `limpet runs send ${args(id, name, textOf(value))}`,
+    cli: command("runs send", id, name, textOf(value)),
     python: python(`runs.send(${pythonText(id)}, ${pythonText(name)}, ${pythonValue(value)})`),
   };
 }
@@ -127,9 +143,9 @@ export function forkCode(id, step, update, newId, begin) {
   const named = newId ? `, new_run_id=${pythonText(newId)}` : "";
   const edits = Object.keys(update).length ? `, ${pythonValue(update)}` : "";
   const fork = `new_id = runs.fork(${pythonText(id)}, ${step}${edits}${named})`;
-  const options = `--step ${step}${pairs("--set", update)}${option("id", newId)}${begin ? " --begin" : ""}`;
+  const options = `--step ${step}${pairs("set", update)}${option("id", newId)}${begin ? " --begin" : ""}`;
   return {
-    cli: `limpet runs fork ${options} ${GRAPH_OPTION} ${args(id)}`,
+    cli: command(`runs fork ${options}${GRAPH_OPTION}`, id),
     python: python(begin ? `${fork}\nruns.retry(new_id)  # hands it to the workers` : fork, GRAPHS),
   };
 }
@@ -137,7 +153,7 @@ export function forkCode(id, step, update, newId, begin) {
 /** To set a run back. */
 export function rollbackCode(id, step) {
   return {
-    cli: `limpet runs rollback ${GRAPH_OPTION} ${args(id, String(step))}`,
+    cli: command(`runs rollback${GRAPH_OPTION}`, id, String(step)),
     python: python(`runs.rollback(${pythonText(id)}, ${step})`, GRAPHS),
   };
 }
@@ -147,7 +163,7 @@ export function stateCode(id, step, branch = "") {
   const after = step === null ? "" : String(step);
   const inBranch = branch && `, branch=${pythonText(branch)}`;
   return {
-    cli: `limpet runs state${option("step", after)}${option("branch", branch)} ${args(id)}`,
+    cli: command(`runs state${option("step", after)}${option("branch", branch)}`, id),
     python: python(`runs.state(${pythonText(id)}${after && `, ${after}`}${inBranch})`),
   };
 }
@@ -165,8 +181,16 @@ export function startCode(graph, input, { id, queue, tags }) {
   const rest = named.map(([name, value]) => `, ${name}=${pythonValue(value)}`).join("");
   const tagOptions = tags.map((tag) => option("tag", tag)).join("");
   return {
-    cli: `limpet run MODULE:GRAPH${pairs("-i", input)}${option("id", id)}${option("queue", queue)}${tagOptions} --detach`,
+    cli: `${command("run MODULE:GRAPH")}${pairs("input", input)}${option("id", id)}${option("queue", queue)}${tagOptions} --detach`,
     python: `graph.start(${pythonValue(input)}${rest})  # graph is ${pythonText(graph)}`,
+  };
+}
+
+/** To pause, resume, trigger or delete a schedule. */
+export function scheduleCode(verb, name) {
+  return {
+    cli: command(`schedules ${verb}`, name),
+    python: `from limpet import Schedules\n\nSchedules(${storeText()}).${verb}(${pythonText(name)})`,
   };
 }
 
@@ -177,17 +201,17 @@ const OPTIONS = { graph: "of", all_runs: "all" };
 export function bulkCode(verb, filters, ids) {
   if (ids) {
     return {
-      cli: `limpet runs ${verb} ${args(...ids)}`,
+      cli: command(`runs ${verb}`, ...ids),
       python: python(`runs.${verb}(${pythonValue(ids)})`),
     };
   }
   const options = Object.entries(filters).flatMap(([name, value]) => {
-    const start = ` --${OPTIONS[name] ?? name.replaceAll("_", "-")}`;
-    return [value].flat().map((each) => (each === true ? start : `${start} ${word(String(each))}`));
+    const shown = OPTIONS[name] ?? name.replaceAll("_", "-");
+    return [value].flat().map((each) => (each === true ? ` --${shown}` : option(shown, String(each))));
   });
   const named = Object.entries(filters).map(([name, value]) => `${name}=${pythonValue(value)}`);
   return {
-    cli: `limpet runs ${verb}${options.join("")}`,
+    cli: command(`runs ${verb}${options.join("")}`),
     python: python(`runs.${verb}(${named.join(", ")})`),
   };
 }
@@ -199,6 +223,7 @@ export function bulkCode(verb, filters, ids) {
 export function actionForm({ work, title, about, ask = null, code = null, tone = "primary", isReady = true, action }) {
   const start = async (event) => {
     event.preventDefault();
+    if (work.isWorking) return;
     Object.assign(work, { isWorking: true, problem: "" });
     refresh();
     await attempt(action, work);
@@ -229,7 +254,7 @@ export function confirm({ title, about, code, ask, tone, action, whenDone = () =
   const work = {};
   const start = async () => {
     const result = await action();
-    if (!stays) closeDialog();
+    if (!stays) closeIfOpen(view);
     whenDone(result);
   };
   const view = () => actionForm({ work, title, about, tone, ask: ask?.(), code: code?.(), action: start });

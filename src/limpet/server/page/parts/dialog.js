@@ -26,6 +26,13 @@ export function closeDialog() {
   requestAnimationFrame(() => giveFocus(menu?.firstElementChild ?? closed.before));
 }
 
+/** Close the dialog with this view, and return whether it was still open. */
+export function closeIfOpen(view) {
+  const isOpen = opened?.view === view;
+  if (isOpen) closeDialog();
+  return isOpen;
+}
+
 /** Give an element the focus; the page, if it is gone. */
 export function giveFocus(element) {
   const target = element?.isConnected ? element : document.querySelector("main");

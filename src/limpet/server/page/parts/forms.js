@@ -1,6 +1,6 @@
 /** Questions of runs as forms, and fields made from a JSON Schema: text, number, yes or no, one of, several of, JSON. */
 
-import { parseExact, textOf } from "../core/api.js";
+import { parseAsWritten, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { setName, settings } from "../core/reader.js";
 import { codePanel } from "./code.js";
@@ -30,7 +30,7 @@ export class QuestionForm {
     const { question } = this;
     return h(
       "form.question",
-      { onsubmit: (event) => this.submit(event) },
+      { key: question.id, onsubmit: (event) => this.submit(event) },
       h("p.prompt", question.prompt),
       question.deadline && h("p.faint", "to be answered ", timeView(question.deadline)),
       this.field?.view(),
@@ -75,6 +75,7 @@ export class QuestionForm {
   }
 
   async send(value) {
+    if (this.isSending) return;
     this.isSending = true;
     this.problem = "";
     refresh();
@@ -302,6 +303,8 @@ class TextField extends Field {
   }
 }
 
+const IN_JSON = /^-?(0|[1-9]\d*)(\.\d+)?(e[+-]?\d+)?$/i;
+
 class NumberField extends Field {
   constructor(options) {
     super(options);
@@ -323,7 +326,7 @@ class NumberField extends Field {
     const number = Number(text);
     if (number < this.schema.minimum) throw new Error(`it must be at least ${this.schema.minimum}`);
     if (number > this.schema.maximum) throw new Error(`it must be at most ${this.schema.maximum}`);
-    return isWhole && !Number.isSafeInteger(number) ? BigInt(text) : number;
+    return IN_JSON.test(text) ? parseAsWritten(text) : number;
   }
 }
 
@@ -419,7 +422,7 @@ export class JsonField extends Field {
   value() {
     if (!this.text.trim()) return this.nothing();
     try {
-      return parseExact(this.text);
+      return parseAsWritten(this.text);
     } catch (error) {
       if (typeOf(this.schema) === undefined) return this.text;
       throw new Error(`this isn't JSON: ${error.message}`);

@@ -1,11 +1,13 @@
 /** A new run that starts where this one was after a step, with edits of its state. */
 
-import { get, parseExact, post, runPath, textOf } from "../core/api.js";
+import { get, parseAsWritten, post, runPath, textOf } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
 import { go, pageUrl } from "../core/router.js";
 import { actionForm, forkCode, needsGraph, textField } from "../parts/code.js";
-import { attempt, closeDialog, openDialog, say } from "../parts/dialog.js";
+import { attempt, closeIfOpen, openDialog, say } from "../parts/dialog.js";
 import { size } from "../parts/labels.js";
+
+const AS_WRITTEN = { parse: parseAsWritten };
 
 /**
  * Open the dialog, with the state of a `branch` if there is one. `knowsGraph` says whether the server has the code of the
@@ -13,7 +15,7 @@ import { size } from "../parts/labels.js";
  */
 export function openForkDialog(run, options) {
   const work = new ForkWork(run, options);
-  openDialog({ title: `Fork ${run.run_id}`, view: () => work.view(), wide: true });
+  openDialog({ title: `Fork ${run.run_id}`, view: work.view, wide: true });
   work.load();
 }
 
@@ -32,6 +34,7 @@ class ForkWork {
     this.foreign = {};
     this.incomplete = {};
     this.added = { key: "", text: "" };
+    this.view = this.view.bind(this);
   }
 
   /** Load the state after the step that is chosen. What was edited before stays. */
@@ -54,18 +57,18 @@ class ForkWork {
   async stateAfter(step) {
     const path = runPath(this.run.run_id, "/state");
     try {
-      return await get(path, { step, branch: this.branch });
+      return await get(path, { step, branch: this.branch }, AS_WRITTEN);
     } catch (error) {
       if (!this.branch || error.status !== 400) throw error;
       this.branch = "";
-      return get(path, { step });
+      return get(path, { step }, AS_WRITTEN);
     }
   }
 
   loadLarge(key) {
     const { step, branch } = this;
     return attempt(async () => {
-      const found = await get(runPath(this.run.run_id, "/state"), { step, branch, key });
+      const found = await get(runPath(this.run.run_id, "/state"), { step, branch, key }, AS_WRITTEN);
       if (step !== this.step || !this.original) return;
       this.original[key] = textOf(found.values[key], 2);
       Object.assign(this.foreign, found.not_json);
@@ -81,7 +84,7 @@ class ForkWork {
     const pairs = [];
     for (const [key, text] of changed) {
       try {
-        pairs.push([key, parseExact(text)]);
+        pairs.push([key, parseAsWritten(text)]);
       } catch (error) {
         refuse(key, error);
       }
@@ -200,12 +203,12 @@ class ForkWork {
     const id = this.newId.trim();
     const body = { step: this.step, update: this.update(refuse), begin: this.begin, ...(id && { new_run_id: id }) };
     const made = await post(runPath(this.run.run_id, "/fork"), body);
-    closeDialog();
+    const isHere = closeIfOpen(this.view);
     say(`forked as ${made.run_id}`, {
       href: pageUrl("compare", { a: this.run.run_id, b: made.run_id }),
       text: "compare",
     });
-    go(pageUrl("runs", made.run_id));
+    if (isHere) go(pageUrl("runs", made.run_id));
   }
 }
 

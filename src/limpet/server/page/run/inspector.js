@@ -100,11 +100,11 @@ export class Inspector {
       forms.length > 0 &&
         h(
           "section.panel.panel-question",
-          { "aria-label": "questions" },
+          { key: "questions", "aria-label": "questions" },
           forms.map((form) => form.view()),
           left > 0 && h("p.faint", `and ${count(left, "more question")}`),
         ),
-      run.waits_for_approval && h("section.panel.panel-question", h("p.prompt", run.reason)),
+      run.waits_for_approval && h("section.panel.panel-question", { key: "approval" }, h("p.prompt", run.reason)),
       this.failure(run),
       row && [
         h(
@@ -135,7 +135,7 @@ export class Inspector {
     if (!error && !text) return null;
     return h(
       "section.panel.panel-error",
-      { "aria-label": "error" },
+      { key: "error", "aria-label": "error" },
       error ? h("p.error-text", h("b", `${error.type}: `), error.message) : h("p.error-text", text),
       error && h("p.faint", [error.node && `in ${error.node}`, lastFrame(error)].filter(Boolean).join(" · ")),
       error?.traceback &&
@@ -212,6 +212,7 @@ export class Inspector {
     const chosen = modes.includes(this.mode) ? this.mode : modes[0];
     return h(
       "section.panel",
+      { key: "content" },
       h(
         "div.segments",
         tabs(modes, chosen, (mode) => this.setMode(mode)),

@@ -197,7 +197,7 @@ export class RunActions {
       title: "Roll back",
       tone: "danger",
       about,
-      ask: () => textField("after step", given, "step", { type: "number", min: 0, max: this.run.step }),
+      ask: () => textField("after step", given, "step", { type: "number", min: 0, max: this.run.step, required: true }),
       code: () => rollbackCode(this.id, Number(given.step)),
       action: () => this.post("/rollback", { step: Number(given.step) }),
     });

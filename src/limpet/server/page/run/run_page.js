@@ -114,8 +114,10 @@ export class RunPage {
   async load() {
     try {
       this.run = await get(runPath(this.id));
+      this.problem = null;
     } catch (error) {
       this.problem = error;
+      if (error.status !== 404 && !this.isStopped) this.recheck = setTimeout(() => this.load(), RECHECK);
       refresh();
       return;
     }
@@ -337,6 +339,7 @@ export class RunPage {
   async answer(question, value, by) {
     await post(runPath(this.id, "/answer"), { answers: { [question.id]: value }, ...(by && { by }) });
     say(`answered ${question.node}`);
+    if (this.isStopped) return;
     this.isPinned = false;
     this.chosenRow = null;
     setQuery({ row: null });
@@ -347,11 +350,12 @@ export class RunPage {
     if (this.problem) return this.missing();
     if (!this.run) return h("main.run-page", h("p.faint.loading", "loading …"));
     if (!settings.paused || !this.shownAt) this.shownAt = serverNow();
+    const damage = this.model.problem ?? this.run.problem ?? this.stream?.problem;
     return h(
       "main",
       { class: `run-page${this.isSheetOpen ? " sheet-open" : ""}` },
       runHeader(this.run, this.around, this.actions, this.about.read_only),
-      this.model.problem && h("p.hint", `The rest of its journal can't be read: ${this.model.problem}`),
+      damage && h("p.hint", `Its journal can't be read to its end: ${damage}`),
       h(
         "div.run-body",
         h(

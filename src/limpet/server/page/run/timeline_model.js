@@ -287,7 +287,11 @@ class TimeAxis {
 }
 
 function tickText(seconds, distance) {
-  if (seconds >= 60) return span(seconds);
+  if (seconds >= 60) {
+    if (distance >= 1) return span(seconds);
+    const minutes = Math.floor(seconds / 60) * 60;
+    return `${span(minutes)} ${tickText(seconds - minutes, distance)}`;
+  }
   if (distance < 0.01) return `${(seconds * 1000).toFixed(distance < 0.001 ? 1 : 0)} ms`;
   return `${seconds.toFixed(distance < 0.1 ? 2 : distance < 1 ? 1 : 0)} s`;
 }

@@ -233,10 +233,12 @@ export class TimelineView {
     if (this.element !== element) {
       this.observer.disconnect();
       this.element = element;
+      this.top = 0; // another element than before, that isn't scrolled
+      this.wanted ??= this.selected;
       this.observer.observe(element);
       this.measure();
     }
-    if (this.wanted === null) return;
+    if (this.wanted === null || !element.clientHeight) return;
     const index = all.findIndex((each) => each.row.id === this.wanted);
     if (index < 0) return;
     this.wanted = null;

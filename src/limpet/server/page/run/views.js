@@ -30,8 +30,12 @@ export class GraphView {
   async load(facts) {
     this.facts = facts;
     if (!facts || facts.nodes.length > MOST_NODES) return;
+    this.request?.abort();
+    this.request = new AbortController();
+    const { signal } = this.request;
     await attempt(async () => {
-      const text = await getText(`/graphs/${encodeURIComponent(this.graph)}/picture`, { run_id: this.runId });
+      const path = `/graphs/${encodeURIComponent(this.graph)}/picture`;
+      const text = await getText(path, { run_id: this.runId }, { signal });
       if (text !== this.text) {
         this.text = text;
         this.picture = pictureOf(text);
@@ -203,8 +207,17 @@ export class StateView {
       setQuery({ step });
       this.load(stepOf(step));
     };
-    const onchange = (event) => choose(event.target.value);
-    const chosen = { min: 0, max: run.step, value: String(this.step ?? run.step), onchange };
+    const typed = (draft) => {
+      this.draft = draft; // which the run's newest step doesn't replace
+    };
+    const chosen = {
+      min: 0,
+      max: run.step,
+      value: this.draft ?? String(this.step ?? run.step),
+      oninput: (event) => typed(event.target.value),
+      onblur: () => typed(null),
+      onchange: (event) => choose(event.target.value),
+    };
     return h(
       "section.state-view",
       h(
@@ -233,7 +246,9 @@ export class StateView {
 }
 
 const PAGE = 200;
-const TYPES = ["step", "output", "retry", "error", "question", "answer", "message", "sleep", "task_start", "update"];
+const TYPES =
+  "start step branches task_start task_skipped layer_start layer_end output progress question pause answer deadline " +
+  "message receive wait resume update retry caught sleep error fail cancel complete rollback";
 const PLACE = new Set("type run_id cursor at began step node branch task layer large".split(" "));
 
 export class EventsView {
@@ -281,7 +296,7 @@ export class EventsView {
           "select",
           { value: this.type, onchange: (event) => this.choose(event.target.value) },
           h("option", { value: "" }, "all events"),
-          TYPES.map((type) => h("option", { key: type, value: type }, type)),
+          TYPES.split(" ").map((type) => h("option", { key: type, value: type }, type)),
         ),
       ),
       this.problem && h("p.field-problem", this.problem),
@@ -289,7 +304,9 @@ export class EventsView {
         "ol.events",
         this.events.map((event, index) => this.entry(event, this.events[index - 1]?.cursor)),
       ),
-      this.hasMore && h("button", { onclick: () => this.load() }, "later events"),
+      this.hasMore
+        ? h("button", { onclick: () => this.load() }, "later events")
+        : !this.events.length && h("p.faint", "none"),
     );
   }
 

@@ -215,8 +215,10 @@ export function queryOf(text) {
       problems.push(`there is no filter “${name}:”`);
     } else if (SEVERAL.has(name)) {
       query[name] = [...(query[name] ?? []), ...(name === "status" ? value.split(",").filter(Boolean) : [value])];
-    } else if (name === "unserved") {
-      query.unserved = true;
+    } else if (Object.hasOwn(query, name)) {
+      problems.push(`“${name}:” is there twice`);
+    } else if (name === "unserved" && value !== "true") {
+      problems.push("there is only “unserved:true”");
     } else {
       query[name] = value;
     }

@@ -80,6 +80,7 @@ export class RunsPage {
   }
 
   stop() {
+    this.isStopped = true;
     this.leaveKeys();
     this.stream.close();
     this.bar.stop();
@@ -185,7 +186,7 @@ export class RunsPage {
   async openRun(id, { quietly = false } = {}) {
     try {
       await get(runPath(id));
-      go(pageUrl("runs", id));
+      if (!this.isStopped) go(pageUrl("runs", id));
     } catch (error) {
       if (!quietly || error.status !== 404) complain(error);
     }
@@ -223,6 +224,7 @@ export class RunsPage {
   }
 
   toggle(id, withRange) {
+    if (this.problems?.length) return; // the runs are those of the filter before
     const isSelected = !this.selection.has(id);
     const ids = this.runs.map((run) => run.run_id);
     let range = [id];
@@ -240,6 +242,7 @@ export class RunsPage {
   }
 
   toggleAll(isSelected) {
+    if (this.problems?.length) return;
     this.selection = new Set(isSelected ? this.runs.map((run) => run.run_id) : []);
     this.allMatching = false;
     refresh();
@@ -291,6 +294,7 @@ export class RunsPage {
   }
 
   countOf(status) {
+    if (status === "damaged") return ""; // these aren't counted
     const number = this.counts.counts[status] ?? 0;
     const hasMore = this.counts.more.includes(status);
     return number || !hasMore ? count(number, "", hasMore) : "+";
