@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,22 @@ def test_what_needs_no_token_is_answered_whether_the_check_works_or_not(problem:
         assert client.post(f"{route}/answer", json={"value": "yes"}).status_code == 200
         assert client.get("/runs").status_code == 401
         assert "<!doctype html>" in client.get("/runs").text.lower()
+
+
+class User(StrEnum):
+    ANN = "Ann"
+
+
+def test_who_answers_may_be_of_an_enum_of_names() -> None:
+    """H19: its name is stored, and no instance of a class of the application."""
+    store = MemoryStore()
+    graph = asking(store)
+    list(graph.stream({}, run_id="r"))
+    with TestClient(app(store, [graph], authenticate=lambda headers: User.ANN, hosts=None)) as client:
+        assert client.get("/api/v1/about").json()["user"] == "Ann"
+        assert client.post("/api/v1/runs/r/answer", json={"value": "yes"}).status_code == 200
+        (event,) = client.get("/api/v1/runs/r/events", params={"type": "answer"}).json()["events"]
+        assert list(event["by"].values()) == ["Ann"]
 
 
 def test_a_token_and_a_check_may_be_given_both() -> None:

@@ -8,11 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from limpet import Conflict, MemoryStore, RunNotFound, Runs, StateGraph, open_store, pause
+from limpet import Conflict, MemoryStore, RunNotFound, RunPaused, Runs, StateGraph, open_store, pause
 from limpet.graphs.names import SERVER_KEY
 from limpet.server import app
 from limpet.server.problems import HttpProblem
 from limpet.server.question_links import LONGEST_LINK, QuestionLink, open_link, seal_link
+from limpet.server.routes import questions
 from support.checkpoint_stores import InMemoryCheckpointStore
 from support.graphs import fan
 from support.http_api import Client, api, article, asking, plain
@@ -192,11 +193,42 @@ def test_a_run_that_is_deleted_while_its_question_is_answered_tells_no_more(
             (RunNotFound("r", "looked in the store of tests"), 404, "no-such-link"),
             (Conflict("r", "process 4711 on worker-2 holds it"), 409, "conflict"),
         ):
-            monkeypatch.setattr(Runs, "answer", Mock(side_effect=problem))
+            monkeypatch.setattr(questions, "answer_run", Mock(side_effect=problem))
             answer = client.act(f"/questions/{link}/answer", status, value="yes")
             assert answer["code"] == code
             assert answer.keys() == {"type", "title", "status", "code", "detail"}
             assert not {"tests", "4711"} & set(answer["detail"].split())
+
+
+def test_a_link_answers_no_later_run_of_the_same_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H19: not even if it takes the place of the first one while that is being answered."""
+    with api(asking) as client:
+        client.run_until_it_stops("r")
+        link = link_of(client)
+        run_of = questions._run_of
+
+        def replaced(*given: Any) -> Any:
+            info = run_of(*given)
+            Runs(client.store).delete("r")
+            with pytest.raises(RunPaused):
+                client.graph.execute({}, run_id="r")
+            return info
+
+        monkeypatch.setattr(questions, "_run_of", replaced)
+        assert client.act(f"/questions/{link}/answer", 404, value="yes")["code"] == "no-such-link"
+        assert client.read("/runs/r")["status"] == "paused"
+
+
+def test_a_link_to_a_run_whose_id_looks_like_that_of_a_checkpoint_works() -> None:
+    """H19: also beside the run that would have it; so do answers to one, and to many."""
+    with api(asking) as client:
+        for run_id in ("a", "a@1", "a@2", "a@3"):
+            client.run_until_it_stops(run_id)
+        assert client.act(f"/questions/{link_of(client, 'a@1')}/answer", value="yes")["run_id"] == "a@1"
+        assert client.act("/runs/a@2/answer", value="yes")["run_id"] == "a@2"
+        both = {"run_ids": ["a@3"], "value": "yes"}
+        assert client.act("/runs/answer", **both, dry_run=True)["planned"] == 1
+        assert client.act("/runs/answer", **both)["done"] == 1
 
 
 def test_a_store_without_documents_has_made_no_link() -> None:

@@ -21,7 +21,7 @@ from limpet.server.run_changes import RunChanges
 from support.http_api import plain
 from support.http_server import Events, Served, served
 from support.redis_servers import redis_server
-from support.waiting import dying_thread, until
+from support.waiting import SOON, dying_thread, until
 
 THREAD = "limpet-run-changes"
 
@@ -201,7 +201,8 @@ def test_a_store_is_left_alone_while_there_is_no_client() -> None:
         assert store.looks == 0
         for _ in range(2):
             with listening(server), listening(server):
-                assert sum(thread.name == THREAD for thread in threading.enumerate()) == 1
+                # One that starts late may have been replaced: then it ends at once.
+                until(lambda: [each.name for each in threading.enumerate()].count(THREAD) == 1, "one thread")
             until(lambda: not watches(), "the end of the thread")
         assert store.looks > 0
 
@@ -238,6 +239,7 @@ def test_who_comes_as_the_last_client_leaves_waits_no_longer(monkeypatch: pytest
         start(lambda: left.wait(60) and target(), name)
 
     monkeypatch.setattr(run_changes, "start_thread", start_late)
+    monkeypatch.setattr(run_changes, "KEEP_ALIVE", 1e6)
     changes = RunChanges(MemoryStore())
 
     async def follow() -> None:
@@ -248,7 +250,7 @@ def test_who_comes_as_the_last_client_leaves_waits_no_longer(monkeypatch: pytest
         second = asyncio.ensure_future(anext(changes.messages(None)))
         await asyncio.sleep(0)
         left.set()
-        assert (await asyncio.wait_for(second, run_changes.KEEP_ALIVE / 2)).startswith(b"id: ")
+        assert (await asyncio.wait_for(second, SOON)).startswith(b"id: ")
 
     asyncio.run(follow())
 
@@ -346,6 +348,55 @@ def test_a_thread_that_could_not_start_or_has_died_is_replaced(
             assert failures == [failure]
             graph.execute({}, run_id="a")
             until(lambda: events.messages, "a message")
+
+
+def test_a_change_after_a_first_look_that_failed_is_heard_of() -> None:
+    """H19: the clients have begun, and have loaded their lists."""
+    store = Counted()
+    store.is_broken = True
+    graph = one(store)
+    with served(store, [graph]) as server, listening(server) as events:
+        graph.execute({}, run_id="a")
+        store.is_broken = False
+        until(lambda: events.messages, "a message")
+
+
+def test_a_change_during_the_first_look_is_heard_of_by_who_comes_then() -> None:
+    """H19: whoever comes while it is under way doesn't wait for it."""
+    store = Counted()
+    graph = one(store)
+    store.hanging = threading.Event()
+    with served(store, [graph]) as server:
+        first = Events(server, "/live")
+        until(lambda: store.looks, "the look")
+        with listening(server) as second:
+            graph.execute({}, run_id="a")
+            store.hanging.set()
+            until(lambda: second.messages, "a message")
+        first.leave()
+
+
+def test_a_change_of_which_the_store_told_before_a_look_that_failed_is_not_forgotten() -> None:
+    """H19: the next look doesn't see it in the runs that are looked at where none are marked."""
+    changes = RunChanges(broken := Notified())
+    assert changes._look(True)
+    assert not changes._look(False)
+    broken.is_broken = True
+    assert not changes._look(True)
+    broken.is_broken = False
+    assert changes._look(False)
+    assert not changes._look(False)
+
+
+class Notified(Unmarked):
+    """A store that can't be read for a while."""
+
+    is_broken = False
+
+    def list(self, which: RunFilter) -> list[RunHead]:
+        if self.is_broken:
+            raise StoreUnavailable("it is out of order")
+        return super().list(which)
 
 
 def test_the_first_message_has_the_time_of_the_server() -> None:

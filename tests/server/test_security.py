@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
 import threading
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from time import time
 from typing import Any
@@ -17,7 +19,7 @@ from starlette.routing import Route
 from limpet import MemoryStore, StoreUnavailable, UsageError
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
-from limpet.server import app, metrics
+from limpet.server import app, application, metrics
 from limpet.server.application import ENDPOINTS, STRANGERS_AT_ONCE
 from limpet.server.page_files import PageFiles
 from limpet.server.page_routes import PAGES
@@ -226,6 +228,19 @@ def test_costly_requests_hold_up_no_others_while_the_store_hangs() -> None:
             assert client.get(f"{API}/graphs").status_code == 200
         finally:
             store.may_answer.set()
+
+
+def test_each_event_loop_has_room_of_its_own() -> None:
+    """H19: one application may be served by several, and what a loop waits for doesn't wake another one."""
+    room = application._Room(2)
+
+    async def twice() -> tuple[Any, Any]:
+        return room.here, room.here
+
+    with ThreadPoolExecutor(2) as threads:
+        (one, same), (other, _) = threads.map(lambda _: asyncio.run(twice()), range(2))
+    assert one is same
+    assert one is not other
 
 
 def stored_link(store: Any) -> str:

@@ -101,13 +101,13 @@ class Events(threading.Thread):
                 name, _, value = line.partition(": ")
                 fields[name] = value
                 continue
-            if "id" in fields:
-                self.last_id = fields["id"]
             if "data" in fields:
                 kind = fields.get("event", "message")
                 self.messages.append(
                     {"kind": kind, "id": fields.get("id", ""), "data": json.loads(fields["data"])}
                 )
+            if "id" in fields:
+                self.last_id = fields["id"]  # last, as it says that the message is there
             fields = {}
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from limpet import MemoryStore, StateGraph, pause, receive
+from limpet import MemoryStore, Runs, StateGraph, pause, receive
 from support.http_api import api, asking, plain
 from support.http_server import API, served
 from support.waiting import until
@@ -59,8 +59,8 @@ def test_a_checkpoint_is_not_a_run_that_can_be_answered() -> None:
 
 
 @pytest.mark.parametrize("run_id", [".", ".."])
-def test_no_run_gets_an_id_that_no_url_can_name(run_id: str) -> None:
-    """H19: clients take it for another path."""
+def test_no_run_gets_an_id_that_no_url_can_name(run_id: str, tmp_path: Path) -> None:
+    """H19: clients take it for another path; also not from a file that is imported. Nor is a schedule named so."""
     with api(asking) as client:
         client.run_until_it_stops("r")
         content = client.get(f"{API}/runs/r/export").content
@@ -69,6 +69,14 @@ def test_no_run_gets_an_id_that_no_url_can_name(run_id: str) -> None:
         imported = client.post(f"{API}/runs/import", params={"run_id": run_id}, content=content)
         assert (imported.status_code, imported.json()["code"]) == (400, "usage")
         assert [each["run_id"] for each in client.read("/runs")["runs"]] == ["r"]
+    with api(asking) as elsewhere, api(asking) as client:
+        elsewhere.run_until_it_stops(run_id)
+        Runs(elsewhere.store).export(run_id, tmp_path / "r.run")
+        content = (tmp_path / "r.run").read_bytes()
+        assert client.post(f"{API}/runs/import", content=content).status_code == 400
+        assert client.read("/runs")["runs"] == []
+        assert client.post(f"{API}/runs/import", params={"run_id": "r"}, content=content).status_code == 200
+        assert "URL" in client.act("/schedules", 400, name=run_id, graph="asking", every="1h")["detail"]
 
 
 def test_null_is_an_answer() -> None:
@@ -147,11 +155,11 @@ def test_an_exported_file_is_sent_in_parts_and_deleted(
     """H19: so it isn't held in memory as long as a client takes it; also if that goes away in the middle."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     store = MemoryStore()
-    graph = plain(lambda state: {"data": os.urandom(20_000_000)})(store)
+    graph = plain(lambda state: {"data": os.urandom(60_000_000)})(store)
     list(graph.stream({}, run_id="r"))
     with served(store, [graph]) as server, server.client() as client:
         whole = client.get(f"{API}/runs/r/export")
-        assert int(whole.headers["content-length"]) == len(whole.content) > 20_000_000
+        assert int(whole.headers["content-length"]) == len(whole.content) > 60_000_000
         assert whole.headers["content-disposition"].endswith("r.run")
         until(lambda: list(tmp_path.iterdir()) == [], "the end of the file")
         assert client.head(f"{API}/runs/r/export").content == b""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from time import time
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 
 from limpet import StateGraph, open_store, pause
 from limpet.engine.leases.lease_client import LeaseClient
+from limpet.engine.operations import bulk
 from limpet.journal.store import NewRun
 from limpet.server import endpoint, run_counts
 from limpet.server.routes import questions
@@ -261,6 +264,78 @@ def test_a_run_whose_process_executes_it_or_has_crashed_is_planned_as_it_is_now(
         process.kill()
         process.wait()
         store.close()
+
+
+def test_a_plan_is_right_about_damaged_runs(tmp_path: Path) -> None:
+    """H19: a rollback is a way out of damage, unless that is in what all steps need."""
+    path = tmp_path / "runs.db"
+
+    def made(store: Any) -> StateGraph:
+        return chain(*[lambda: {"x": 1}] * 3).compile(store=store, preserve=True)
+
+    with closing(open_store(f"sqlite:///{path}")) as store:
+        for run_id in ("record", "head"):
+            made(store).execute({}, run_id=run_id)
+    with closing(sqlite3.connect(path)) as database, database:
+        first = "(SELECT min(id) FROM records)"
+        database.execute(f"UPDATE records SET data = zeroblob(length(data)) WHERE id = {first} + 2")
+        database.execute("UPDATE runs SET note = zeroblob(length(note)) WHERE run_id = 'head'")
+    with closing(open_store(f"sqlite:///{path}")) as store, api(made, store=store) as client:
+        assert "damaged" in client.read("/runs/record/events")["problem"]
+        outcomes = set()
+        for run_id, step in (("record", 0), ("record", 3), ("head", 1)):
+            body = {"run_ids": [run_id], "step": step}
+            planned = client.act("/runs/rollback", **body, dry_run=True)["planned"]
+            assert client.act("/runs/rollback", **body)["done"] == planned
+            outcomes.add(planned)
+        assert outcomes == {0, 1}
+
+
+def test_a_run_that_is_deleted_while_others_are_planned_spoils_no_plan() -> None:
+    """H19: it is left out with a reason."""
+    with api() as client:
+        fill(client)
+        client.graph.start({"topic": "x"}, run_id="queued")
+        check = bulk._planned
+
+        def deleting(info: Any, change: Any) -> Any:
+            client.store.delete(info.run_id)
+            return check(info, change)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bulk, "_planned", deleting)
+            planned = client.act("/runs/rollback", step=0, all_runs=True, dry_run=True)
+        assert planned["skipped"] == 5
+        assert all(each["reason"].startswith("no run") for each in planned["runs"])
+
+
+def test_runs_that_the_store_has_no_key_for_hide_no_others(tmp_path: Path) -> None:
+    """H19: neither in numbers and questions, nor from monitors and clients that follow the list."""
+    url = f"sqlite:///{tmp_path}/runs.db"
+    for key, run_id in ((b"1" * 32, "old"), (b"2" * 32, "new")):
+        with closing(open_store(url, encryption=key)) as store, api(plain_asking, store=store) as client:
+            client.run_until_it_stops(run_id)
+            client.graph.start({}, run_id=f"{run_id}-queued")
+            if run_id == "old":
+                continue
+            assert client.read("/counts")["counts"] == {"paused": 2, "queued": 2}
+            assert ids(client.read("/questions")) == ["new"]
+            assert 'limpet_runs{status="queued"} 2' in client.get("/metrics").text
+            client.store.delete("new-queued")
+            assert client.read("/questions")["total"] == 1
+
+
+def plain_asking(store: Any) -> StateGraph:
+    return plain(lambda state: {"said": pause("Well?")}, name="plain")(store)
+
+
+@pytest.mark.parametrize("path", ["/runs", "/counts"])
+def test_a_query_names_some_tags_at_most(path: str) -> None:
+    """H19: a database takes no condition of any size."""
+    with api() as client:
+        assert client.read(path, tag=[f"t{number}" for number in range(100)]) is not None
+        refused = client.read(path, 400, tag=[f"t{number}" for number in range(101)])
+        assert "100 tags" in refused["detail"]
 
 
 def test_who_answers_and_approves_many_runs_is_in_their_history() -> None:

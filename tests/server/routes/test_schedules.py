@@ -45,6 +45,7 @@ def test_a_schedule_that_makes_no_sense_is_refused() -> None:
             ({"graph": "other"}, 404),
             ({"name": "a/b"}, 400),
             ({"every": "often"}, 400),
+            ({"every": f"{'9' * 400}h"}, 400),
             ({"every": None}, 400),
             ({"cron": "* * * * *"}, 400),
             ({"every": None, "cron": "nonsense"}, 400),

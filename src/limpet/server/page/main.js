@@ -1,9 +1,8 @@
 /** Opens the page that the address names, inside of the frame: the logo, the way to other pages, the switches. */
 
-import { get, onLoggedOut, ROOT } from "./core/api.js";
+import { get, onLoggedOut } from "./core/api.js";
 import { h, refresh, setView } from "./core/dom.js";
-import { nextTheme, nextZone, settings, useKeys } from "./core/reader.js";
-import { go, pageUrl, startRouter } from "./core/router.js";
+import { go, nextTheme, nextZone, pageUrl, ROOT, settings, startRouter, useKeys } from "./core/reader.js";
 import { GraphPage, GraphsPage } from "./pages/graphs.js";
 import { AnswerPage, LoginPage } from "./pages/without_token.js";
 import { SchedulesPage, WorkersPage } from "./pages/workers.js";

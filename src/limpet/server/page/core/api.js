@@ -1,8 +1,7 @@
 /** Requests to the server, its live events, what goes wrong, and JSON whose whole numbers stay exact. */
 
-import { settings } from "./reader.js";
+import { ROOT, settings } from "./reader.js";
 
-export const ROOT = document.documentElement.dataset.root ?? "";
 const API = `${ROOT}/api/v1`;
 
 /** What the server said about a request that failed: its `code`, and a message for people. */

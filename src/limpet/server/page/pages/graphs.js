@@ -2,7 +2,7 @@
 
 import { get, post } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { go, pageUrl } from "../core/router.js";
+import { go, pageUrl } from "../core/reader.js";
 import { codeBlock, codePanel, startCode, textField } from "../parts/code.js";
 import { attempt, say } from "../parts/dialog.js";
 import { EMPTY, fieldFor, JsonField } from "../parts/forms.js";

@@ -2,8 +2,7 @@
 
 import { get, post, remove } from "../core/api.js";
 import { h } from "../core/dom.js";
-import { settings } from "../core/reader.js";
-import { pageUrl } from "../core/router.js";
+import { pageUrl, settings } from "../core/reader.js";
 import { codeBlock, confirm, scheduleCode } from "../parts/code.js";
 import { attempt, say } from "../parts/dialog.js";
 import { count, statusMark, timeView } from "../parts/labels.js";
@@ -128,7 +127,7 @@ export class SchedulesPage extends ReloadedPage {
       title: "Delete schedule",
       tone: "danger",
       about: `${name} starts nothing any more. Its runs stay.`,
-      code: () => code,
+      code: () => scheduleCode("delete", name),
       action: () => remove(path),
       whenDone: () => this.reload(),
     });

@@ -2,16 +2,14 @@
 
 import { get, LiveStream, parseExact, post, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { serverNow, settings, useKeys } from "../core/reader.js";
-import { go, pageUrl, setQuery } from "../core/router.js";
+import { go, pageUrl, serverNow, setQuery, settings, useKeys } from "../core/reader.js";
 import { answerCode } from "../parts/code.js";
 import { attempt, giveFocus, say } from "../parts/dialog.js";
 import { QuestionForm } from "../parts/forms.js";
 import { isOver } from "../runs/lists.js";
 import { listUrl } from "../runs/runs_page.js";
-import { openForkDialog } from "./fork_dialog.js";
 import { Inspector } from "./inspector.js";
-import { actionsFor, isUnclaimed, RunActions, runHeader } from "./run_actions.js";
+import { actionsFor, isUnclaimed, openForkDialog, RunActions, runHeader } from "./run_actions.js";
 import { isWorking, TimelineModel } from "./timeline_model.js";
 import { TimelineView } from "./timeline_view.js";
 import { EventsView, GraphView, StateView, stepOf, tabs } from "./views.js";

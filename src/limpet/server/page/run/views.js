@@ -2,7 +2,7 @@
 
 import { get, getText, runPath } from "../core/api.js";
 import { h } from "../core/dom.js";
-import { pageUrl, setQuery } from "../core/router.js";
+import { pageUrl, setQuery } from "../core/reader.js";
 import { codePanel, compareCode, copyJsonButton, needsGraph, stateCode } from "../parts/code.js";
 import { attempt } from "../parts/dialog.js";
 import { count, exactTime, shortId, size, span, statusLabel, timeView } from "../parts/labels.js";

@@ -2,15 +2,13 @@
 
 import { get, LiveStream, runPath } from "../core/api.js";
 import { h, refresh } from "../core/dom.js";
-import { settings, useKeys } from "../core/reader.js";
-import { go, pageUrl, setQuery } from "../core/router.js";
+import { go, pageUrl, setQuery, settings, useKeys } from "../core/reader.js";
 import { codeBlock } from "../parts/code.js";
 import { complain, giveFocus } from "../parts/dialog.js";
 import { count, statusMark, toneOf } from "../parts/labels.js";
-import { openForkDialog } from "../run/fork_dialog.js";
-import { openBulkDialog } from "./bulk_dialog.js";
+import { openForkDialog } from "../run/run_actions.js";
 import { FilterBar, known, noteSeen, queryOf, statusesOf, termsOf, withStatus } from "./filter.js";
-import { runsTable, WaitingList } from "./lists.js";
+import { openBulkDialog, runsTable, WaitingList } from "./lists.js";
 
 const PAGE = 50;
 /** Milliseconds between two requests for what has changed. */
