@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -467,3 +468,74 @@ def test_the_code_of_a_comparison_reads_both_states(numbers: Any, serve: Any, vi
     exec(python, names)
     assert dict(names["before"]) == {"big": BIG, "text": "as it was"}
     assert dict(names["after"]) == {"big": BIG, "text": "other"}
+
+
+def test_a_double_click_forks_once(numbers: Any, serve: Any, visitor: Visitor) -> None:
+    """H20."""
+    store, graph = numbers
+    page = visitor.open(serve(store, [graph]), "/runs/numbers-1")
+    dialog = asked(page, "fork", "Fork numbers-1")
+    expect(dialog.get_by_role("button", name="Fork")).to_be_enabled()
+    dialog.get_by_role("button", name="Fork").dblclick()
+    expect(page.get_by_text("forked from numbers-1")).to_be_visible()
+    assert len(Runs(store).list()) == 2
+
+
+def test_numbers_of_a_fork_stay_as_they_are_written(serve: Any, visitor: Visitor) -> None:
+    """H20, H4: 2.0 isn't 2, neither where it is edited nor beside that."""
+    store = MemoryStore()
+    graph = StateGraph({"meta": dict, "price": float}, name="prices")
+    graph.add_node("only", lambda state: {"meta": {"price": 2.0, "n": 1}, "price": 3.0})
+    graph.set_entry_point("only").set_finish_point("only")
+    graph.compile(store=store, preserve=True).execute({}, run_id="prices-1")
+    page = visitor.open(serve(store, [graph]), "/runs/prices-1")
+    page.get_by_role("treeitem", name="only").click()
+    page.get_by_role("button", name="fork after it").click()
+    dialog = page.get_by_role("dialog", name="Fork prices-1")
+    meta = dialog.get_by_role("textbox", name="meta")
+    meta.fill(meta.input_value().replace('"n": 1', '"n": 5'))
+    dialog.get_by_role("textbox", name="price", exact=True).fill("1e2")
+    dialog.get_by_role("textbox", name="id of the new run").fill("prices-2")
+    command, python = code_of(dialog)
+    assert 'meta={"price":2.0,"n":5}' in command
+    assert '"price": 2.0' in python
+    dialog.get_by_role("button", name="Fork").click()
+    expect(page.get_by_text("forked from prices-1")).to_be_visible()
+    assert repr(dict(graph.get("prices-2").state)) == "{'meta': {'price': 2.0, 'n': 5}, 'price': 100.0}"
+
+
+def test_an_action_that_ends_late_changes_nothing_else(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: neither the dialog that was opened meanwhile, nor what was typed there."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/kelp-1")
+    held: list[Route] = []
+    page.route(re.compile("/cancel"), lambda route: held.append(route))
+    asked(page, "cancel", "Cancel run").get_by_role("button", name="Cancel run").click()
+    page.keyboard.press("Escape")
+    fork = asked(page, "fork", "Fork kelp-1")
+    fork.get_by_role("textbox", name="id of the new run").fill("typed")
+    answer_all(page, held)
+    expect(page.get_by_text("kelp-1: cancelled")).to_be_visible()
+    expect(fork.get_by_role("textbox", name="id of the new run")).to_have_value("typed")
+
+
+def test_the_code_of_an_action_can_be_run_as_it_is(
+    serve: Any, visitor: Visitor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """H20: it names the store, and tells ids from options."""
+    url = f"sqlite:///{tmp_path}/a b.db"
+    with closing(open_store(url)) as store:
+        graph = sample_runs.counter().compile(store=store, preserve=True)
+        graph.execute({"until": 3}, run_id="-r")
+        page = visitor.open(serve(store, [graph]), "/runs/-r")
+        dialog = asked(page, "fork", "Fork -r")
+        dialog.get_by_role("textbox", name="id of the new run").fill("-new")
+        command, python = code_of(dialog)
+        assert command.index("--id=-new") < command.index("--") < command.index("-r")
+        exec(python, {"graph": graph})
+        assert graph.get("-new").info.shown_status == "queued"
+        page.keyboard.press("Escape")
+        page.get_by_role("tab", name="state").first.click()
+        command, python = code_of(page.locator(".state-view"))
+        assert main(command) == 0
+        assert ["count", "3"] in [line.split() for line in capsys.readouterr().out.splitlines()]
+        exec(python, {})

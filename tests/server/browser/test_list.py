@@ -440,3 +440,50 @@ def test_a_list_without_boxes_shows_whole_ids_on_a_phone(samples: Any, serve: An
     link = page.get_by_role("row").get_by_role("link", name="papers-4")
     expect(link).to_be_visible()
     assert link.evaluate("(link) => link.parentElement.scrollWidth <= link.parentElement.clientWidth")
+
+
+def test_a_filter_that_makes_no_sense_is_refused(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: it doesn't ask for something else; and what is shown from before isn't selected by mistake."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()))
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    visitor.requests.clear()
+    for text, problem in (("unserved:false", "unserved:true"), ("graph:article graph:research", "twice")):
+        page.get_by_role("combobox").fill(text)
+        expect(page.get_by_role("alert")).to_contain_text(problem)
+        page.get_by_role("row", name="rocks-5").get_by_role("checkbox").click()
+        expect(page.get_by_role("button", name="delete")).to_have_count(0)
+    assert [url for url in visitor.requests if LIST.search(url)] == []
+
+
+def test_a_run_that_is_found_late_pulls_nobody_back(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: who has opened another page meanwhile stays there."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()))
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
+    held: list[Route] = []
+    page.route(re.compile("/api/v1/runs/kelp-1$"), lambda route: held.append(route))
+    page.get_by_role("combobox").fill("kelp-1")
+    page.get_by_role("combobox").press("Enter")
+    page.get_by_role("link", name="graphs", exact=True).click()
+    expect(page.get_by_role("heading", name="Graphs")).to_be_visible()
+    answer_all(page, held)
+    expect(page).to_have_url(re.compile("/graphs$"))
+
+
+def test_a_server_that_does_not_answer_at_first_is_asked_again(
+    samples: Any, serve: Any, visitor: Visitor
+) -> None:
+    """H20: the page isn't empty for ever."""
+    visitor.excuse("status of 5")
+    page = visitor.arrive(server := serve(samples.store, samples.graphs.values()), viewport=SCREEN)
+    asked: list[Route] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route)
+        if len(asked) == 1:
+            route.fulfill(status=503, json={"code": "store-unavailable", "detail": "busy", "status": 503})
+        else:
+            route.continue_()
+
+    page.route(re.compile("/api/v1/about"), answer)
+    page.goto(address_of(server, "/"))
+    expect(page.get_by_role("link", name="rocks-5")).to_be_visible()

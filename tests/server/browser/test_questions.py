@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from limpet import MemoryStore, RunPaused, Workflow, pause
+from limpet import MemoryStore, RunPaused, Runs, Workflow, pause
 from limpet.server import app
 from limpet.server.question_links import QuestionLink, seal_link
 from support import sample_runs
@@ -332,3 +332,55 @@ def test_fields_of_questions_have_the_question_as_their_name(serve: Any, visitor
     page.goto(link)
     expect(page.get_by_text("How large?")).to_be_visible()
     expect(page.get_by_text("What is it called?")).to_have_count(0)
+
+
+def two_questions() -> tuple[Any, Any]:
+    """A run that asks two questions at once, and its store."""
+    store = MemoryStore()
+    flow = Workflow("asking")
+    flow.add_task("one", lambda: pause("First question?"))
+    flow.add_task("two", lambda: pause("Second question?", schema={"type": ["string", "null"]}))
+    flow.compile(store=store, preserve=True)
+    list(flow.stream({}, run_id="asked"))
+    return store, flow
+
+
+def test_who_types_is_not_disturbed_by_an_answer_from_elsewhere(serve: Any, visitor: Visitor) -> None:
+    """H20: the form stays, with the focus; else what is typed would be keys of the page."""
+    store, flow = two_questions()
+    page = visitor.open(serve(store, [flow]), "/runs/asked")
+    box = page.get_by_role("textbox", name="Second question?")
+    box.click()
+    box.press_sequentially("my ")
+    (first,) = (each for each in flow.get("asked").info.questions if each.prompt == "First question?")
+    Runs(store).answer("asked", answers={first.id: "done elsewhere"})
+    expect(page.get_by_role("textbox", name="First question?")).to_have_count(0)
+    page.keyboard.type("far")
+    expect(box).to_have_value("my far")
+
+
+def test_escape_in_a_field_keeps_what_was_typed(serve: Any, visitor: Visitor) -> None:
+    """H20: it leaves the field, not the page."""
+    store, flow = two_questions()
+    page = visitor.open(serve(store, [flow]), "/runs/asked")
+    box = page.get_by_role("textbox", name="Second question?")
+    box.fill("a long answer")
+    box.press("Escape")
+    expect(box).not_to_be_focused()
+    expect(box).to_have_value("a long answer")
+
+
+@pytest.mark.parametrize(("typed", "given"), [("2.0", 2.0), ("12345678901234567891", 12345678901234567891)])
+def test_a_number_is_sent_as_it_is_typed(typed: str, given: object, serve: Any, visitor: Visitor) -> None:
+    """H20, H4."""
+    store = MemoryStore()
+    flow = Workflow("flow", store=store, preserve=True)
+    flow.add_task("ask", lambda: [pause("How much?", schema={"type": "number"})])
+    with suppress(RunPaused):
+        flow.execute({}, run_id="r")
+    page = visitor.open(serve(store, [flow], works=True), "/runs/r")
+    form = question(page, "How much?")
+    form.get_by_role("textbox").first.fill(typed)
+    submit(form)
+    until(lambda: flow.get("r").status == "completed")
+    assert repr(flow.get("r").state["tasks"]["ask"]["result"]) == repr([given])

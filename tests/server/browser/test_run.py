@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from limpet import END, LimpetError, MemoryStore, RunPaused, Runs, StateGraph, emit, pause
@@ -22,6 +23,10 @@ from support.browser import (
     await_frame,
     expect,
 )
+from support.graphs import chain
+
+EVENTS = Path(__file__).parents[3] / "docs" / "how-to" / "runs-in-your-hands.md"
+"""Lists the types of events."""
 
 SOONER = """
 const later = window.setTimeout;
@@ -534,3 +539,100 @@ def large_values() -> StateGraph:
     graph = StateGraph({"large": str, "small": str}, name="large").add_node("first", first)
     graph.add_node("second", lambda state: {"large": "b" * 40_000, "small": "step 2"})
     return graph.set_entry_point("first").add_edge("first", "second").set_finish_point("second")
+
+
+def written(*states: dict[str, Any]) -> tuple[Any, Any]:
+    """A run whose nodes set these values, and its store."""
+    store = MemoryStore()
+    nodes = {f"n{number}": (lambda state, each=each: each) for number, each in enumerate(states, 1)}
+    graph = chain(*nodes.values(), schema=dict.fromkeys(states[0], object)).compile(
+        store=store, preserve=True
+    )
+    graph.execute({}, run_id="written")
+    return store, graph
+
+
+def test_long_texts_show_where_they_differ(serve: Any, visitor: Visitor) -> None:
+    """H20: not the same beginning twice; all of them on a click, and of items of lists what differs inside."""
+    words = "The quick brown fox goes over the lazy dog. " * 4
+    store, graph = written(
+        {
+            "text": f"{words}VERDICT: yes, of course. {words}",
+            "items": [{"title": words, "score": 2}, {"a": 1}],
+        },
+        {
+            "text": f"{words}VERDICT: no, of course. {words}",
+            "items": [{"title": words, "score": 99}, {"a": 1}],
+        },
+    )
+    page = visitor.open(serve(store, [graph]), "/runs/written")
+    step(page, "n2").click()
+    text = key_of(page, "text")
+    expect(text.locator(".diff-old")).to_have_text(re.compile('^"….{10,}VERDICT: yes, of course.+…"$'))
+    expect(text.locator(".diff-new")).to_have_text(re.compile('^"….{10,}VERDICT: no, of course.+…"$'))
+    text.get_by_role("button", name="all characters").click()
+    expect(text.locator(".diff-old")).to_contain_text(words.strip())
+    expect(text.locator(".diff-new")).to_contain_text(f"{words}VERDICT: no")
+    score = key_of(page, "items").get_by_role("listitem").filter(has_text="score").last
+    expect(score).to_contain_text("2 → 99")
+    expect(key_of(page, "items")).not_to_contain_text("title")
+
+
+def test_all_types_of_events_can_be_chosen(samples: Any, serve: Any, visitor: Visitor) -> None:
+    """H20: by the names that they have in the list; where there are none, it says so."""
+    page = visitor.open(serve(samples.store, samples.graphs.values()), "/runs/rocks-5?view=events")
+    events = page.locator(".events").get_by_role("listitem")
+    expect(events.first).to_be_visible()
+    offered = page.get_by_role("combobox").locator("option").all_inner_texts()
+    documented = re.findall(
+        r"^\| (`[a-z_`, ]+`) \|", EVENTS.read_text().split("### The events")[1].split("\n#")[0], re.MULTILINE
+    )
+    assert {name for line in documented for name in re.findall("[a-z_]+", line)} <= set(offered)
+    page.get_by_role("combobox").select_option("fail")
+    expect(events).to_have_count(1)
+    page.get_by_role("combobox").select_option("rollback")
+    expect(page.get_by_text("none", exact=True)).to_be_visible()
+
+
+def test_a_run_that_can_not_be_read_says_why(serve: Any, visitor: Visitor) -> None:
+    """H20: it isn't the connection."""
+    visitor.excuse("status of 5")
+    store, graph = written({"text": "a"}, {"text": "b"})
+    records = store._runs["written"].records
+    records[0] = records[0][:-1] + bytes([records[0][-1] ^ 1])
+    page = visitor.open(serve(store, [graph]), "/runs/written")
+    expect(page.get_by_text("Its journal can't be read to its end")).to_contain_text("damaged")
+    expect(page.get_by_text("connection lost")).to_have_count(0)
+
+
+def test_the_timeline_is_where_it_was_after_another_view(serve: Any, visitor: Visitor) -> None:
+    """H20: with the selected step in it."""
+    store = MemoryStore()
+    graph = failing_after(3000).compile(store=store, preserve=True)
+    list(graph.stream({}, run_id="long"))
+    page = visitor.open(serve(store, [graph]), "/runs/long")
+    selected = page.get_by_role("treeitem", selected=True)
+    expect(selected).to_be_in_viewport()
+    page.keyboard.press("3")
+    expect(selected).to_have_count(0)
+    page.keyboard.press("1")
+    expect(selected).to_be_in_viewport()
+
+
+def test_a_run_that_took_the_place_of_another_has_its_own_axis(serve: Any, visitor: Visitor) -> None:
+    """H20: also if it has as many steps."""
+    store, graph = written({"text": "a"}, {"text": "b"})
+    page = visitor.arrive(server := serve(store, [graph]), viewport=SCREEN)
+    page.add_init_script(SOONER)
+    page.goto(address_of(server, "/runs/written"))
+    expect(page.get_by_role("treeitem")).to_have_count(2)
+    expect(page.get_by_role("button", name="ended")).to_be_visible()
+    began = page.locator(".timeline-tools .faint").inner_text()
+    Runs(store).delete("written")
+    graph.execute({}, run_id="written")
+    expect(page.locator(".timeline-tools .faint")).not_to_have_text(began)
+    places = "[...document.querySelectorAll('.bar')].map((bar) => [bar.style.left, bar.style.width])"
+    shown = page.evaluate(places)
+    page.reload()
+    expect(page.get_by_role("treeitem")).to_have_count(2)
+    assert page.evaluate(places) == shown

@@ -17,7 +17,7 @@ import { RunsPage } from "./runs/runs_page.js";
 const TICK = 10000;
 
 /** Milliseconds after which a server that didn't answer is asked again. */
-const RETRY = 5000;
+const RETRY = 3000;
 
 let about = null;
 let page = null;

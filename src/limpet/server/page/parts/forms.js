@@ -179,6 +179,7 @@ function resolved(schema, root) {
     if (some.length && some.every((each) => each.const !== undefined))
       return { ...found, enum: some.map((each) => each.const) };
   }
+  if (found.type?.includes?.("null")) return { ...found, isOptional: true };
   if (found.allOf?.length === 1) return { ...found, allOf: undefined, ...resolved(found.allOf[0], root) };
   return found;
 }

@@ -15,7 +15,6 @@ export class TimelineModel {
     this.children = null;
     this.choices = new Map();
     this.version = "";
-    this.changes = 0;
     this.total = 0;
     this.flatRows = null;
   }
@@ -32,7 +31,6 @@ export class TimelineModel {
     this.ready = answer.ready;
     this.active = answer.active ?? null;
     this.problem = answer.problem;
-    this.changes += 1;
     this.flatRows = null;
   }
 

@@ -103,7 +103,7 @@ export class TimelineView {
   axis(flat, now) {
     const isLive = isWorking(this.run);
     const moment = isLive && this.model.rows.size < MANY ? Math.round(now * 4) : 0;
-    const key = `${this.model.changes} ${this.width} ${this.zoom} ${flat.length} ${isLive} ${moment}`;
+    const key = `${this.model.version} ${this.width} ${this.zoom} ${flat.length} ${isLive} ${moment}`;
     if (this.axisKey !== key) {
       this.axisKey = key;
       const rows = this.model.rows.values();

@@ -247,7 +247,7 @@ export class StateView {
 
 const PAGE = 200;
 const TYPES =
-  "start step branches task_start task_skipped layer_start layer_end output progress question pause answer deadline " +
+  "start step branches task_start task_skipped layer_start layer_end output progress skipped question pause answer deadline " +
   "message receive wait resume update retry caught sleep error fail cancel complete rollback";
 const PLACE = new Set("type run_id cursor at began step node branch task layer large".split(" "));
 
