@@ -362,7 +362,7 @@ def test_a_change_after_a_first_look_that_failed_is_heard_of() -> None:
 
 
 def test_a_change_during_the_first_look_is_heard_of_by_who_comes_then() -> None:
-    """H19: whoever comes while it is under way doesn't wait for it."""
+    """H19: a client that comes while it is under way doesn't wait for it."""
     store = Counted()
     graph = one(store)
     store.hanging = threading.Event()

@@ -455,7 +455,7 @@ def test_a_filter_that_makes_no_sense_is_refused(samples: Any, serve: Any, visit
     assert [url for url in visitor.requests if LIST.search(url)] == []
 
 
-def test_a_run_that_is_found_late_pulls_nobody_back(samples: Any, serve: Any, visitor: Visitor) -> None:
+def test_a_run_that_is_found_late_takes_no_reader_back(samples: Any, serve: Any, visitor: Visitor) -> None:
     """H20: who has opened another page meanwhile stays there."""
     page = visitor.open(serve(samples.store, samples.graphs.values()))
     expect(page.get_by_role("link", name="rocks-5")).to_be_visible()
