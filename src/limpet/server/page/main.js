@@ -1,14 +1,17 @@
-/** Opens the page that the address names, inside of the frame: the logo, the way to other pages, the switches. */
+/**
+ * Opens the page that the address names, inside of the frame: the logo, the way to other pages, the switches. Browsers
+ * without the token get a page that asks for it, or that answers a single question by its link.
+ */
 
-import { get, onLoggedOut } from "./core/api.js";
+import { get, logIn, onLoggedOut, post } from "./core/api.js";
 import { h, refresh, setView } from "./core/dom.js";
 import { go, nextTheme, nextZone, pageUrl, ROOT, settings, startRouter, useKeys } from "./core/reader.js";
 import { GraphPage, GraphsPage } from "./pages/graphs.js";
-import { AnswerPage, LoginPage } from "./pages/without_token.js";
 import { SchedulesPage, WorkersPage } from "./pages/workers.js";
 import { setStore } from "./parts/code.js";
-import { closeDialog, complain, giveFocus, noticesView, openDialog, withDialog } from "./parts/dialog.js";
-import { shortId } from "./parts/labels.js";
+import { attempt, closeDialog, complain, giveFocus, noticesView, openDialog, withDialog } from "./parts/dialog.js";
+import { QuestionForm } from "./parts/forms.js";
+import { shortId, timeView } from "./parts/labels.js";
 import { RunPage } from "./run/run_page.js";
 import { ComparePage } from "./run/views.js";
 import { RunsPage } from "./runs/runs_page.js";
@@ -100,19 +103,6 @@ function isForStrangers() {
   return page?.isPublic || page instanceof LoginPage;
 }
 
-onLoggedOut(() => {
-  if (!isForStrangers()) show(new LoginPage({ whenDone: () => location.reload() }));
-});
-useKeys({
-  "?": openHelp,
-  "/": filterRuns,
-  Escape: () => !isForStrangers() && go(pageUrl(shownParts.length > 1 ? shownParts[0] : "runs")),
-});
-document.addEventListener("click", closeMenus);
-setView(view);
-setInterval(() => !document.hidden && refresh(), TICK);
-startRouter(open);
-
 const PAGES = ["runs", "graphs", "schedules", "workers"];
 const LOGO = new URL("./logo.svg", import.meta.url).pathname;
 const LIVE_WORDS = { on: "live", wait: "connecting", off: "ended", lost: "connection lost" };
@@ -129,7 +119,7 @@ function topBar(page, current, about) {
         h("a", { key: name, href: pageUrl(name), "aria-current": name === current ? "page" : null }, name),
       ),
     ),
-    h("span.store", { title: about?.store }, about && shortId(about.store, 40), about?.read_only && " · read-only"),
+    h("span.store.faint", { title: about?.store }, about && shortId(about.store, 40), about?.read_only && " · read-only"),
     h(
       "div.switches",
       page?.checkLive && liveSwitch(page),
@@ -224,3 +214,106 @@ function openHelp() {
   ];
   openDialog({ title: "Keys", view });
 }
+
+/** Asks for the token. */
+class LoginPage {
+  title = "Token";
+
+  constructor({ whenDone }) {
+    this.whenDone = whenDone;
+    this.token = "";
+    this.problem = "";
+  }
+
+  start() {}
+
+  stop() {}
+
+  async submit(event) {
+    event.preventDefault();
+    this.problem = "";
+    await attempt(async () => {
+      await logIn(this.token.trim());
+      this.whenDone();
+    }, this);
+  }
+
+  view() {
+    return h(
+      "main.answer-page",
+      h(
+        "form.panel",
+        { onsubmit: (event) => this.submit(event) },
+        h("h1", "A token is needed"),
+        h("p", "Open the URL that ", h("code", "limpet serve"), " has printed, or give its token:"),
+        h("input", {
+          type: "password",
+          "aria-label": "token",
+          autocomplete: "off",
+          autofocus: true,
+          value: this.token,
+          oninput: (event) => (this.token = event.target.value),
+        }),
+        this.problem && h("p.field-problem", { role: "alert" }, this.problem),
+        h("div.dialog-actions", h("button.primary", "Open")),
+      ),
+    );
+  }
+}
+
+/** Answers the question of a link. */
+class AnswerPage {
+  title = "A question";
+  isPublic = true;
+
+  constructor({ parts }) {
+    this.path = `/questions/${encodeURIComponent(parts[1] ?? "")}`;
+  }
+
+  start() {
+    return attempt(async () => {
+      this.found = await get(this.path);
+      if (this.found.question) {
+        this.form = new QuestionForm(this.found.question, (value) => this.answer(value), { asksName: false });
+      }
+    }, this);
+  }
+
+  stop() {}
+
+  async answer(value) {
+    await post(`${this.path}/answer`, { value });
+    this.isAnswered = true;
+    refresh();
+  }
+
+  view() {
+    return h("main.answer-page", h("div.panel", this.content()));
+  }
+
+  content() {
+    if (this.problem) return [h("h1", "This link can't be used"), h("p", this.problem)];
+    if (!this.found) return h("p.faint", "loading …");
+    if (this.isAnswered) return [h("h1", "Thank you"), h("p", "Your answer is saved. You can close this page.")];
+    if (!this.form) return [h("h1", "Answered already"), h("p", "This question is no longer open.")];
+    return [
+      h("h1", "A question"),
+      h("p.faint", `${this.found.graph} · ${this.found.run_id}`),
+      this.form.view(),
+      h("p.faint", "This link ends ", timeView(this.found.expires)),
+    ];
+  }
+}
+
+onLoggedOut(() => {
+  if (!isForStrangers()) show(new LoginPage({ whenDone: () => location.reload() }));
+});
+useKeys({
+  "?": openHelp,
+  "/": filterRuns,
+  Escape: () => !isForStrangers() && go(pageUrl(shownParts.length > 1 ? shownParts[0] : "runs")),
+});
+document.addEventListener("click", closeMenus);
+setView(view);
+setInterval(() => !document.hidden && refresh(), TICK);
+startRouter(open);
