@@ -56,7 +56,7 @@ def check_answers(client: LeaseClient, run_id: str, given: ResumeInput) -> None:
 
 
 class Asked(NamedTuple):
-    """Whom an answer is for: a run, at a point of it, created at this time, if these matter."""
+    """What an answer is for: a run, at a point of it, created at this time, if these matter."""
 
     run_id: str
     point: Point | None = None

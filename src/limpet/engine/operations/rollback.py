@@ -67,8 +67,8 @@ def rollback(compiled: CompiledGraph, run_id: str, step: int) -> State:
 
 def check_rollback(client: LeaseClient, plan: Plan, run_id: str, step: int) -> None:
     """Raise what `rollback` would raise for this, as far as that can be known without claiming the run."""
-    client.head(run_id)  # raises if it is damaged: then nothing can claim the run
     check_fits(plan, progress_at(salvaged_tail(client.store, run_id), step))
+    client.head(run_id)  # raises if it is damaged: then nothing can claim the run
 
 
 def _leave_lines(client: LeaseClient, head: RunHead) -> None:
