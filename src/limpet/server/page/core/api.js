@@ -53,8 +53,8 @@ export function remove(path) {
 }
 
 /** A text, such as a picture, that the server answers with. */
-export async function getText(path, query, options) {
-  const response = await send("GET", urlOf(path, query), undefined, options);
+export async function getText(path, query) {
+  const response = await send("GET", urlOf(path, query));
   return response.text();
 }
 
@@ -172,6 +172,7 @@ export class LiveStream {
     for (const kind of this.kinds) {
       this.source.addEventListener(kind, (event) => {
         this.failures = 0;
+        this.problem = null;
         this.take(kind, event.data, event.lastEventId);
       });
     }

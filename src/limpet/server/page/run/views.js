@@ -23,19 +23,20 @@ export class GraphView {
     this.select = select;
     this.picture = null;
     this.problem = "";
-    this.selected = "";
+    this.asked = 0;
+    this.shown = 0;
   }
 
   /** Load the picture; `facts` are those of the graph, null if the server doesn't know it. */
   async load(facts) {
     this.facts = facts;
     if (!facts || facts.nodes.length > MOST_NODES) return;
-    this.request?.abort();
-    this.request = new AbortController();
-    const { signal } = this.request;
+    this.asked += 1;
+    const number = this.asked;
     await attempt(async () => {
-      const path = `/graphs/${encodeURIComponent(this.graph)}/picture`;
-      const text = await getText(path, { run_id: this.runId }, { signal });
+      const text = await getText(`/graphs/${encodeURIComponent(this.graph)}/picture`, { run_id: this.runId });
+      if (number < this.shown) return; // a later one came sooner
+      this.shown = number;
       if (text !== this.text) {
         this.text = text;
         this.picture = pictureOf(text);
