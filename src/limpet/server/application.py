@@ -329,7 +329,7 @@ class _Answering:
 
 
 class _Room:
-    """How many requests of a kind an event loop has answered at the same time: a limiter is of one loop."""
+    """How many requests of a kind each event loop answers at the same time: a limiter is of one loop."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once

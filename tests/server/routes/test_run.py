@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,6 +57,31 @@ def test_a_checkpoint_is_not_a_run_that_can_be_answered() -> None:
             assert client.act(f"/runs/{answered}/answer", 404, value="yes")["code"] == "run-not-found"
             assert client.act("/runs/answer", run_ids=[answered], value="yes")["done"] == 0
         assert len(client.read("/runs/r")["questions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("choices", "sent", "got"),
+    [
+        ([1.0, 2.5], 1, 1.0),
+        ([1, 2], 1.0, 1),
+        ([True, 1.0], 1, 1.0),
+        ([1, 1.0], 1.0, 1.0),
+        ([1.0, 2.5], 2.5, 2.5),
+    ],
+)
+def test_a_number_that_is_sent_is_the_choice_of_its_value(choices: Any, sent: Any, got: Any) -> None:
+    """H19, H4: JavaScript has one kind of numbers, and the node gets what it offered."""
+    with api(plain(lambda state: {"price": pause("How much?", choices=choices)})) as client:
+        client.run_until_it_stops("r")
+        assert client.act("/runs/r/answer", 422, value=not got)["code"] == "answer-refused"
+        client.run_until_it_stops("s")
+        client.run_until_it_stops("t")
+        link = client.act("/runs/t/link")["path"].removeprefix("/answer/")
+        client.act("/runs/r/answer", value=sent)
+        assert client.act("/runs/answer", run_ids=["s"], value=sent)["done"] == 1
+        client.act(f"/questions/{link}/answer", value=sent)
+        client.graph.recover()
+        assert {repr(client.graph.get(run_id).state["price"]) for run_id in "rst"} == {repr(got)}
 
 
 @pytest.mark.parametrize("run_id", [".", ".."])

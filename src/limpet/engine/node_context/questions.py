@@ -6,7 +6,7 @@ process can refuse a wrong answer without the code that asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from limpet.durations import Moment
@@ -161,6 +161,13 @@ def default_answer(
     raise DeadlinePassed(f"{question.prompt!r} was not answered in time", run_id)
 
 
+def choice_meant(answer: Any, choices: Sequence[Any]) -> Any:
+    """The choice that a number of JSON means, if one has its value: JavaScript writes 1 for 1.0."""
+    if type(answer) not in (int, float) or any(equal(answer, choice) for choice in choices):
+        return answer
+    return next((each for each in choices if type(each) in (int, float) and each == answer), answer)
+
+
 def check_answer(question: Question, answer: Any) -> None:
     """Raise `AnswerRefused` unless the question takes this answer. A secret answer isn't quoted."""
     if question.choices is not None and not any(equal(answer, choice) for choice in question.choices):
@@ -181,7 +188,8 @@ class ResumeInput(NamedTuple):
     `timed` says that a supervisor resumes the run because it is due. Such a resume approves of nothing. `is_start`
     says that a start meant this run, as it was when the caller looked. Neither withdraws a request to cancel. `asked`
     are the questions that were open at the checkpoint that the caller named: only these can be answered. None means
-    those that are open now. `deadline` replaces that of the run. `by` says who answers.
+    those that are open now. `deadline` replaces that of the run. `by` says who answers. `is_json` says that the
+    answers came as JSON, which has one kind of numbers.
     """
 
     value: Any = NOT_GIVEN
@@ -193,6 +201,7 @@ class ResumeInput(NamedTuple):
     is_start: bool = False
     deadline: Moment | None = None
     by: str | None = None
+    is_json: bool = False
 
     def with_response(self, response: Any) -> ResumeInput:
         """The same with the answer as `response`, another name of `value`. Raises `UsageError` for both."""
@@ -234,6 +243,8 @@ class ResumeInput(NamedTuple):
             _check_in_time(progress, question, now)
             if question.schema is not None:
                 given[question_id] = answer = as_plain_data(answer)
+            if self.is_json and question.choices is not None:
+                given[question_id] = answer = choice_meant(answer, question.choices)
             check_answer(question, answer)
         if open_questions and not given and _only_asks(progress, now):
             raise unanswered(progress)

@@ -84,11 +84,12 @@ def picture(request: ApiRequest) -> FileAnswer:
     graph = _graph(request)
     number = len(_nodes(graph.compiled().plan))
     if number > MOST_NODES:
-        raise HttpProblem(
+        refused = HttpProblem(
             422,
             "graph-too-large",
             f"graph {graph.name!r} has {number:,} nodes, and of more than {MOST_NODES:,} no picture is made here",
         )
+        raise refused.with_advice("draw it where its code is: limpet graph draw")
     drawn = graph.draw("svg", run_id=request.values.get("run_id"))
     return FileAnswer(drawn.encode(), SVG, policy=PICTURE_POLICY)
 

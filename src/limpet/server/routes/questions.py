@@ -144,7 +144,7 @@ def answer(request: ApiRequest) -> dict[str, Any]:
     answers = {link.question: request.values["value"]}
     try:
         client = client_for(request.service.store)
-        answer_run(client, info.run_id, ResumeInput(answers=answers, by=by), link.created)
+        answer_run(client, info.run_id, ResumeInput(answers=answers, by=by, is_json=True), link.created)
     except LimpetError as problem:
         if shown := _for_strangers(problem):
             raise shown from problem

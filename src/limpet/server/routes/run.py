@@ -63,7 +63,8 @@ def timeline(request: ApiRequest) -> dict[str, Any]:
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Answer what a run asks, or approve it."""
     values = request.values
-    given = ResumeInput(values.get("value", NOT_GIVEN), values.get("answers"), by=request.answers_as)
+    value = values.get("value", NOT_GIVEN)
+    given = ResumeInput(value, values.get("answers"), by=request.answers_as, is_json=True)
     answer_run(client_for(request.service.store), request.run_id, given)
     return show(request)
 

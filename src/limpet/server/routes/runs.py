@@ -111,7 +111,7 @@ def delete(request: ApiRequest) -> dict[str, Any]:
 
 def answer(request: ApiRequest) -> dict[str, Any]:
     """Give the same answer to runs that each ask one question, or approve them."""
-    given = ResumeInput(request.values.get("value", NOT_GIVEN), by=request.answers_as)
+    given = ResumeInput(request.values.get("value", NOT_GIVEN), by=request.answers_as, is_json=True)
     client = client_for(request.service.store)
 
     def do(run_id: str) -> None:

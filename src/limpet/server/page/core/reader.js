@@ -1,4 +1,4 @@
-/** The reader: where he is in the page, what he has chosen (theme, zone, whether it is live), and the keys that he types. */
+/** What a reader does: which address is open, what was chosen (theme, zone, whether the page is live), which keys are typed. */
 
 /** The path under which the application is mounted. */
 export const ROOT = document.documentElement.dataset.root ?? "";
