@@ -21,6 +21,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
 unexport PIP_PREFIX PIP_REQUIRE_VIRTUALENV PIP_TARGET PIP_USER PYTHONHOME PYTHONPATH
+# Tests start thousands of processes. Without it, each would compile the library again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: test lint format demo bench hunt docs coverage clean
 .DEFAULT_GOAL := test
