@@ -688,8 +688,18 @@ class GraphMethods(ABC, Generic[S]):
             drawing.write_picture(picture, path)
         return picture
 
-    def _repr_svg_(self) -> str | None:
+    def _repr_html_(self) -> str | None:
         """What a notebook shows: the graph as far as it is defined, and what is wrong with it. Never raises."""
+        try:
+            from limpet.drawing.notebook import graph_as_html
+            from limpet.drawing.outline import outline_of_graph
+
+            return graph_as_html(outline_of_graph(self))
+        except Exception:
+            return None
+
+    def _repr_svg_(self) -> str | None:
+        """The same as a picture by itself, for what shows no HTML. Never raises."""
         try:
             from limpet.drawing.draw import graph_as_svg
 

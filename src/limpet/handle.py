@@ -44,6 +44,9 @@ class RunHandle(Generic[S]):
     an async version, whose name begins with an `a`, that doesn't block the event loop; `await_` is that of `wait`.
     """
 
+    _is_shown = False
+    """Whether the cell of a notebook that is executed shows it already: `live` does."""
+
     def __init__(self, run_id: str, client: LeaseClient, compiled: CompiledGraph | None = None) -> None:
         self.run_id = run_id
         self._client = client
@@ -303,6 +306,14 @@ class RunHandle(Generic[S]):
 
     def __repr__(self) -> str:
         return f"<RunHandle {self.run_id}>"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: its status, graph, questions and state. Never raises."""
+        if self._is_shown:
+            return None
+        from limpet.engine.views.run_view import html_of_stored
+
+        return html_of_stored(self._client, self.run_id, self._compiled)
 
     @property
     def _info_at_last_stop(self) -> RunInfo:

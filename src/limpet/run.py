@@ -19,8 +19,8 @@ from limpet.journal.store import COMPLETED, PAUSED, RUNNING
 from limpet.journal.waits import Question
 
 if TYPE_CHECKING:
-    from limpet.drawing.run_marks import RunMarks
     from limpet.engine.following.elsewhere import Elsewhere
+    from limpet.engine.views.run_view import OpenRun
 
 OpenSession = Callable[[bool], Session]
 """Opens a run. Its argument says whether the caller has waited for another process that executed the run."""
@@ -35,6 +35,10 @@ class OpenedRun(Generic[S]):
 
     _described = "a Run"
     _execute = "execute()"
+    _is_async = False
+
+    _is_shown = False
+    """Whether the cell of a notebook that is executed shows it already: `live` does."""
 
     def __init__(self, run_id: str, open_session: OpenSession) -> None:
         self._slot = SessionSlot(run_id, open_session)
@@ -99,16 +103,19 @@ class OpenedRun(Generic[S]):
         return f"<{type(self).__name__} {self.id} {status}>"
 
     def _repr_html_(self) -> str | None:
-        """What a notebook shows: the graph, coloured by how far the run has come. Starts nothing, never raises."""
-        try:
-            from limpet.drawing import notebook
+        """What a notebook shows: its status, graph, questions and state. Starts nothing, never raises."""
+        if self._is_shown:
+            return None
+        from limpet.engine.views.run_view import html_of_open
 
-            session = self._slot.session
-            if session is None:
-                return notebook.text_as_html(repr(self))
-            return notebook.run_as_html(session.compiled.plan, self._marks(session), self.questions)
-        except Exception:
-            return None  # a notebook then shows the repr
+        return html_of_open(self._opened(), repr(self))
+
+    def _opened(self) -> OpenRun:
+        """The run as far as it has come, to be shown."""
+        from limpet.engine.views.run_view import OpenRun
+
+        slot = self._slot
+        return OpenRun(slot.run_id, self._status(), slot.session, slot.verdict, self._is_async)
 
     def _status(self) -> str:
         session = self._slot.session
@@ -138,18 +145,6 @@ class OpenedRun(Generic[S]):
             raise error_of_waiting(session.progress)
         # The run is over, so the caller gets its values as they are, as with the last event.
         return cast(S, session.lifecycle.state._copy())
-
-    def _marks(self, session: Session) -> RunMarks:
-        """How far the run has come, for a picture: by its journal if it has one, else by what is known here."""
-        from limpet.drawing.run_marks import marks_of_progress, marks_of_stored_run
-
-        plan = session.compiled.plan
-        client = session.compiled.client
-        if client is not None:
-            tail = client.store.read(self.id, first=1)
-            if tail.records:
-                return marks_of_stored_run(plan, tail)._replace(status=self._status())
-        return marks_of_progress(plan, session.progress, self._status())
 
 
 class Run(OpenedRun[S]):
@@ -211,6 +206,7 @@ class AsyncRun(OpenedRun[S]):
 
     _described = "an AsyncRun"
     _execute = "aexecute()"
+    _is_async = True
 
     def __init__(self, run_id: str, open_session: OpenSession, raise_errors: bool = False) -> None:
         super().__init__(run_id, open_session)
@@ -271,6 +267,7 @@ class SessionSlot:
         "is_stranded",
         "run_id",
         "session",
+        "takes_output",
         "verdict",
         "warns",
     )
@@ -286,6 +283,8 @@ class SessionSlot:
         self.abandoned = False
         self.is_stranded: Callable[[], bool] | None = None
         """Whether the generator can't go on any more; None if it always can."""
+        self.takes_output = False
+        """Whether the caller gets what nodes emit, although it didn't ask for the events of steps."""
         self.warns = True
         """Whether to warn if the run is dropped before it began."""
         self._open_session = open_session
@@ -301,6 +300,8 @@ class SessionSlot:
                 raise UsageError(f"run {self.run_id!r} was cancelled before it began")
             self.began = True
         session = self._open_session(self.has_waited)
+        if self.takes_output and session.live is None:
+            session.pass_on_output()
         if session.held is not None:
             session.held.is_stranded = self.is_stranded
         with self._lock:
@@ -380,7 +381,7 @@ def _open_sync(slot: SessionSlot) -> Generator[dict[str, Any], None, Session]:
         except HeldElsewhere as held:
             elsewhere = elsewhere or slot.elsewhere()
             for event in elsewhere.events(held):
-                if held.stream:
+                if held.stream or slot.takes_output:
                     yield event
             slot.refuse_if_gone()
 
@@ -412,7 +413,7 @@ async def _drive_async(slot: SessionSlot) -> AsyncGenerator[dict[str, Any], None
             except HeldElsewhere as held:
                 elsewhere = elsewhere or slot.elsewhere()
                 async for event in elsewhere.aevents(held):
-                    if held.stream:
+                    if held.stream or slot.takes_output:
                         yield event
                 slot.refuse_if_gone()
         async with aclosing(async_driver.drive(session)) as events:

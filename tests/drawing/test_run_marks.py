@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
+from html import unescape
 from pathlib import Path
 from threading import Event, Thread
 from time import monotonic
@@ -25,7 +27,7 @@ from limpet import (
 )
 from limpet.drawing.draw import outline_for_run
 from limpet.drawing.figure import Figure, figure_of
-from limpet.drawing.notebook import runs_as_html
+from limpet.drawing.notebook import rows_as_html
 from limpet.drawing.run_marks import RunMarks, marks_of_progress, marks_of_stored_run
 from support.pictures import article, broken, nothing, research, stopped, weather
 
@@ -376,7 +378,10 @@ def test_no_value_of_the_state_and_no_text_of_an_error_is_in_a_picture() -> None
     run = graph.invoke({"token": SECRET, SECRET: 1}, run_id="r")
     run.wait()
     shown = [graph.draw(format, "r") for format in ("svg", "mermaid", "text")]  # type: ignore[arg-type]
-    shown += [run._repr_html_() or "", graph.runs()._repr_html_(), graph._repr_svg_() or ""]  # type: ignore[attr-defined]
+    shown += [graph.runs()._repr_html_(), graph._repr_svg_() or "", graph._repr_html_() or ""]
+    # Below the picture of a run, a notebook has its error and its state.
+    shown += re.findall("<svg.*?</svg>", run._repr_html_() or "", re.DOTALL)
+    assert len(shown) == 7
     assert all(len(each) > 100 and SECRET not in each for each in shown)
 
 
@@ -389,14 +394,14 @@ def test_a_notebook_shows_a_graph_a_run_and_a_list_of_runs() -> None:
     run.wait()
     shown = run._repr_html_() or ""
     assert "paused: Publish it?" in shown
-    assert "<li>Publish it? <small>" in shown
+    assert "review asks: Publish it?" in shown
     ElementTree.fromstring(shown)
     table = graph.runs()._repr_html_()  # type: ignore[attr-defined]  # a list that a notebook shows
     ElementTree.fromstring(f"<div>{table}</div>")
     assert "<td" in table
     assert "Publish it?" in table
-    assert "… and 3 more" in runs_as_html([("<b>",)] * 103, ("run",))
-    assert "<b>" not in runs_as_html([("<b>",)], ("run",))
+    assert "… and 3 more" in rows_as_html([("<b>",)] * 103, ("run",))
+    assert "<b>" not in rows_as_html([("<b>",)], ("run",))
 
 
 def test_a_run_without_a_store_is_shown_by_what_is_known_of_it() -> None:
@@ -445,7 +450,8 @@ def test_a_notebook_never_sees_an_exception(tmp_path: Path) -> None:
     assert compiled is not None
     assert compiled.client is not None
     compiled.client.store.delete("r")
-    assert run._repr_html_() is None
+    shown = run._repr_html_() or ""
+    assert "run 'r'" in unescape(shown), "it says that the run isn't in the store any more"
 
 
 def test_a_picture_leaves_a_run_as_it_is() -> None:

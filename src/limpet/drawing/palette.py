@@ -160,15 +160,33 @@ def page_style() -> str:
 
     The attribute `data-theme` of its root is `light` or `dark`, or isn't there, so that the reader's system decides.
     """
+    return (
+        f":root{{color-scheme:light dark;{_variables()}}}"
+        ":root[data-theme=light]{color-scheme:light}:root[data-theme=dark]{color-scheme:dark}"
+        f"{_rules_by_variables()}"
+    )
+
+
+def notebook_style() -> str:
+    """The same for what a notebook shows, inside of an element of the class `limpet`.
+
+    It follows the theme of the notebook: of JupyterLab, VS Code and Colab. Elsewhere the reader's system decides.
+    """
+    return (
+        f".limpet{{color-scheme:light dark;{_variables()}}}"
+        "[data-jp-theme-light=true] .limpet,.vscode-light .limpet,[theme=light] .limpet{color-scheme:light}"
+        "[data-jp-theme-light=false] .limpet,.vscode-dark .limpet,[theme=dark] .limpet{color-scheme:dark}"
+        f"{_rules_by_variables()}"
+    )
+
+
+def _rules_by_variables() -> str:
     page = PageColours(*(f"var(--{_css_name(name)})" for name in PageColours._fields))
     kinds = {kind: _mark_variables(f"{kind}-{{}}".format) for kind in LIGHT_MARKS}
     unmarked = {"fill": "box", "outline": "box-outline", "text": "text", "badge": "box-outline"}
     kinds["unmarked"] = _mark_variables(unmarked.__getitem__)
-    return (
-        f":root{{color-scheme:light dark;{_variables()}}}"
-        ":root[data-theme=light]{color-scheme:light}:root[data-theme=dark]{color-scheme:dark}"
-        f"{SHAPE_RULES}{page_rules(page)}{MARKED_RULES}"
-        + "".join(f".lp-{kind}{{{variables}}}" for kind, variables in kinds.items())
+    return f"{SHAPE_RULES}{page_rules(page)}{MARKED_RULES}" + "".join(
+        f".lp-{kind}{{{variables}}}" for kind, variables in kinds.items()
     )
 
 

@@ -32,8 +32,11 @@ MAX_MISTAKES = 8
 MAX_DESCRIBED_SHAPES = 200
 
 
-def svg(outline: Outline, run_marks: RunMarks | None = None) -> str:
-    """The picture as a standalone document, which browsers show and pages can embed."""
+def svg(outline: Outline, run_marks: RunMarks | None = None, style: str = STYLE) -> str:
+    """The picture as a standalone document, which browsers show and pages can embed.
+
+    It has the `style` sheet in it, which may be empty where the page has the rules.
+    """
     figure = figure_of(outline, run_marks)
     mistakes = _mistakes(outline)
     caption = shortened(_caption(outline, run_marks), 160)
@@ -51,7 +54,7 @@ def svg(outline: Outline, run_marks: RunMarks | None = None) -> str:
         f"{view_box} aria-label={quoteattr(caption)}>",
         f"<title>{_text(outline.name)}</title>",
         f"<desc>{_text(_description(outline, run_marks))}</desc>",
-        f"<style>{STYLE}</style>",
+        f"<style>{style}</style>",
         f'<rect class="lp-page" {size} rx="10"/>',
         *_heading(outline, run_marks),
         *_mistake_lines(mistakes),

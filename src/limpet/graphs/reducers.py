@@ -26,6 +26,14 @@ def merge(old: dict[Any, Any], new: Mapping[Any, Any]) -> dict[Any, Any]:
     return {**old, **new}
 
 
+def copy_containers(state: dict[str, Any]) -> dict[str, Any]:
+    """The same data with copies of the lists, dicts and sets at the top, which grow in place in the live state."""
+    copied = {}
+    for key, value in dict.items(state):
+        copied[key] = value.copy() if type(value) in (list, dict, set) else value
+    return copied
+
+
 def new_items(new: Any) -> list[Any]:
     """The items that `append` adds for this update."""
     return new if type(new) is list else [new]

@@ -54,13 +54,22 @@ MASKED: Final = MaskedValue()
 
 
 class MaskedDict(dict[str, Any]):
-    """A dict whose `repr` has a mask for the values under `names`. Reading a key gives the value."""
+    """A dict whose `repr` has a mask for the values under `names`. Reading a key gives the value.
 
-    __slots__ = ("_names",)
+    `forms` are what secrets look like that may occur in its other values. A copy by pickle doesn't have them.
+    """
 
-    def __init__(self, data: Mapping[str, Any], names: Collection[str]) -> None:
+    __slots__ = ("_names", "forms")
+
+    def __init__(self, data: Mapping[str, Any], names: Collection[str], forms: Collection[str] = ()) -> None:
         super().__init__(data)
         self._names = names
+        self.forms = forms
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of the secret values."""
+        return self._names
 
     def __repr__(self) -> str:
         return repr(masked(dict(self), self._names))

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from copy import deepcopy
 from datetime import UTC, datetime
+from importlib import import_module
 from time import time
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
@@ -124,8 +125,6 @@ class State(dict[str, Any], Generic[Model]):
         `graph.resume(run_id)` then continues after the `checkpoint_node`, or at the entry if there is none. Raises
         `UnstorableValue`, `UsageError`, `StoreUnavailable`, and `Conflict` while another process advances the run.
         """
-        from importlib import import_module
-
         # By its name, as the stores belong to a layer above this one.
         import_module("limpet.engine.sessions.hand_checkpoint").save_state(store, self)
 
@@ -134,6 +133,11 @@ class State(dict[str, Any], Generic[Model]):
 
     def __repr__(self) -> str:
         return f"State({self._shown()!r})"
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: a table of its keys. Never raises."""
+        shown: str | None = import_module("limpet.drawing.notebook").state_view(self)
+        return shown
 
     def __reduce__(self) -> tuple[Any, ...]:
         provenance = (self.run_id, self.checkpoint_node, self._at, getattr(self, "_secrets", None))
@@ -373,14 +377,6 @@ class EmptyState(TrackedState):
 
 EMPTY_STATE: NodeState = EmptyState()
 EMPTY_STATE.access_log = AccessLog(State(run_id="-"), {})
-
-
-def copy_containers(state: dict[str, Any]) -> dict[str, Any]:
-    """The same data with copies of the lists, dicts and sets at the top, which grow in place in the live state."""
-    copied = {}
-    for key, value in dict.items(state):
-        copied[key] = value.copy() if type(value) in (list, dict, set) else value
-    return copied
 
 
 def detached_view(

@@ -10,7 +10,8 @@ from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.call_scope import Scope
 from limpet.engine.node_context.node_context import NodeContext
-from limpet.graphs.state import State, copy_containers, detached, detached_view
+from limpet.graphs.reducers import copy_containers
+from limpet.graphs.state import State, detached, detached_view
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import states_with_tasks
 from limpet.journal.store import COMPLETED, FAILED, PAUSED

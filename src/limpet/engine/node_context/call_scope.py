@@ -16,8 +16,8 @@ from limpet.engine.node_context.branch_result import BranchResult
 from limpet.engine.node_context.questions import NOT_GIVEN, Choices, PauseOptions
 from limpet.errors import UsageError
 from limpet.graphs.plan import Plan
+from limpet.graphs.reducers import copy_containers
 from limpet.graphs.secrets import SecretMasker
-from limpet.graphs.state import copy_containers
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.open_parallel_section import Key, states_with_tasks
 from limpet.journal.progress import Progress

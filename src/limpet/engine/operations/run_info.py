@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
 from time import time
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -132,6 +133,11 @@ class RunInfo(NamedTuple):
         """Whether it was interrupted before or after a node: `answer()` without a value approves it."""
         return self.status == PAUSED and not self.questions and (self.reason or "").startswith(INTERRUPTED)
 
+    def _repr_html_(self) -> str | None:
+        # By its name, as the views belong to a layer above this one.
+        shown: str | None = import_module("limpet.engine.views.run_view").html_of_info(self)
+        return shown
+
     @property
     def cursor(self) -> str:
         """Its place in a list, for `list(after=…)`."""
@@ -180,10 +186,10 @@ class RunList(list[RunInfo]):
         self.searched: int | None = None
 
     def _repr_html_(self) -> str:
-        from limpet.drawing.notebook import runs_as_html
+        from limpet.drawing.notebook import rows_as_html
 
         columns = ("run", "graph", "status", "node", "step", "updated", "waits for, or failed with")
-        return runs_as_html([_table_row(info) for info in self], columns)
+        return rows_as_html([_table_row(info) for info in self], columns)
 
 
 class WayOn(NamedTuple):

@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compatibility import check_stored_workflows
 from limpet.errors import DamagedRecord, UsageError
-from limpet.graphs.plan import Plan
-from limpet.graphs.secrets import MaskedDict
+from limpet.graphs.edges import END
+from limpet.graphs.plan import PLANNER, Plan
+from limpet.graphs.secrets import MaskedDict, secret_values, text_forms
 from limpet.graphs.state import LiveState, State
 from limpet.journal.encoding.codec import encode
 from limpet.journal.open_parallel_section import Key
@@ -52,13 +53,43 @@ class Difference(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.added or self.removed or self.changed)
 
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: a table of the keys, before and after. Never raises."""
+        from limpet.drawing import notebook
+
+        return notebook.quietly(lambda: notebook.difference_as_html(self.added, self.removed, self.changed))
+
+
+class StepList(list[Checkpoint]):
+    """Steps of a run in a list, which a notebook shows as a table."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str | None:
+        """What a notebook shows: a row for each step, the newest first. Never raises."""
+        from limpet.drawing import notebook
+
+        headings = ("step", "node", "at", "changed", "next", "status")
+        return notebook.quietly(lambda: notebook.rows_as_html(list(map(_step_row, self[::-1])), headings))
+
+
+def _step_row(step: Checkpoint) -> tuple[str, ...]:
+    from limpet.drawing.notebook import utc_time_text
+
+    node = "" if step.node in (None, PLANNER) else str(step.node)
+    if step.branch:
+        node = f"{step.branch}: {node}"
+    following = "" if step.next in (END, PLANNER) else step.next
+    time = utc_time_text(step.timestamp)
+    return str(step.step), node, time, ", ".join(step.keys), following, step.reason or step.status
+
 
 def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
     """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord` for a damaged record."""
     tail = whole_tail(client.store, run_id)
     found = history(ViewedTail(*tail))
     check_complete(tail)
-    return found
+    return StepList(found)
 
 
 class CheckpointPage(NamedTuple):
@@ -207,7 +238,8 @@ def difference(
         secrets = plan.secrets
     if not secrets:
         return Difference(added, removed, changed)
-    return Difference(MaskedDict(added, secrets), MaskedDict(removed, secrets), MaskedDict(changed, secrets))
+    forms = text_forms(value for state in (old, new) for value in secret_values(state, secrets))
+    return Difference(*(MaskedDict(part, secrets, forms) for part in (added, removed, changed)))
 
 
 def secrets_of(progress: Progress) -> frozenset[str]:

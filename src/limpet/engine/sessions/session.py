@@ -88,11 +88,9 @@ class Session:
         self.output: RunOutput | None = None
         """What takes the items that nodes emit; None until a node does."""
         self.live: LiveEvents | None = None
-        """What nodes emit, on its way to the caller; None if the caller doesn't stream the run."""
+        """What nodes emit, on its way to the caller; None if the caller doesn't get it."""
         if options.stream:
-            from limpet.engine.leases.run_output import LiveEvents
-
-            self.live = LiveEvents()
+            self.pass_on_output()
         self._pruning: RunPruning | None = None
         if writer is not None:
             writer.on_large = self._warn_of_size
@@ -135,6 +133,12 @@ class Session:
         if self.compiled.client is None:
             return None
         return self.compiled.client.clock_wait
+
+    def pass_on_output(self) -> None:
+        """Have the caller that iterates the run get what nodes emit. To be called before the run is driven."""
+        from limpet.engine.leases.run_output import LiveEvents
+
+        self.live = LiveEvents()
 
     def limit_wait(self, seconds: float | None) -> float | None:
         """For how long to wait for running nodes, if a branch sleeps for this many seconds meanwhile."""
