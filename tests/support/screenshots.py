@@ -16,11 +16,13 @@ from unittest.mock import patch
 
 from playwright.sync_api import Browser, Page
 
+from limpet import MemoryStore
 from limpet.engine.operations import run_info
 from limpet.server.question_links import QuestionLink, seal_link
 from support.browser import address_of, browser, used
 from support.http_server import Served, served
 from support.palette_png import with_palette
+from support.pictures import article
 from support.shown_runs import NOW, ShownRuns, clock, dated_by
 
 ROOT = Path(__file__).parents[2]
@@ -29,6 +31,7 @@ IMAGES = ROOT / "docs" / "images"
 DESK = {"width": 1280, "height": 860}
 LOW = {"width": 1280, "height": 720}
 LOWEST = {"width": 1280, "height": 560}
+NARROW = {"width": 820, "height": 780}
 SMALL = {"width": 375, "height": 620}
 SHARPNESS = 2
 """Pixels of a picture for each of the page, in both directions."""
@@ -139,6 +142,23 @@ def phone(camera: Camera, shown: ShownRuns) -> None:
         camera.take(page, "page-phone.png")
 
 
+def notebook(camera: Camera, shown: ShownRuns) -> None:
+    run = article().compile(store=MemoryStore()).invoke(ESSAY, run_id="kelp-1")
+    run.wait()
+    theme = 'data-jp-theme-light="true" style="margin:0"'
+    with camera.page("/", size=NARROW) as page:
+        page.goto("about:blank")
+        page.set_content(f"<!doctype html><body {theme}>{run._repr_html_()}</body>")
+        camera.take(page, "page-notebook.png")
+
+
+ESSAY = {
+    "topic": "kelp",
+    "sources": ["field notes", "herbarium", "three interviews"],
+    "text": "All about kelp.\n\n" + "Kelp is an alga, and a forest at the same time. " * 40,
+}
+
+
 def link_to(shown: ShownRuns, run_id: str) -> str:
     """The path of a page with which the question of a run can be answered."""
     info = shown.runs.get(run_id).info
@@ -147,8 +167,8 @@ def link_to(shown: ShownRuns, run_id: str) -> str:
     return f"/answer/{seal_link(shown.store, link)}"
 
 
-PICTURES: list[Callable[[Camera, ShownRuns], None]] = [runs, run, run_dark, fork, phone, compare]
-"""In the order in which they are taken: a fork, which the last one makes, isn't seen in the others."""
+PICTURES: list[Callable[[Camera, ShownRuns], None]] = [runs, run, run_dark, fork, phone, compare, notebook]
+"""In the order in which they are taken: a fork, which `compare` makes, isn't seen in the others."""
 
 NAMES = [each.__name__ for each in PICTURES]
 

@@ -16,7 +16,7 @@ MAX_CHOICES: Final = 20
 """How many choices of a question are listed."""
 
 MAX_CHOICE: Final = 100
-"""How many characters of a choice are shown; a longer one is no example."""
+"""How many characters of a choice are shown; a longer one isn't an example."""
 
 ANSWER: Final = "..."
 """Stands for an answer in code. It is valid Python, and no question takes it."""
