@@ -451,6 +451,7 @@ handle = graph.start({"name": "handle"}, run_id="handle")
 with supervise("sqlite:///runs.db", [graph]):
     await live(handle)
 """,
+    "interrupt_handle": "await live(graph.start({'name': 'other'}, run_id='interrupt_handle'))",
     "refused": "live(graph.invoke({'name': 'other'}, run_id='sync', if_exists='error'))",
 }
 
@@ -482,6 +483,9 @@ async def executed(folder: Path) -> dict[str, Any]:
                 assert "running" in updates[-1]
                 assert "<table" not in updates[-1], "the state comes at the end"
                 (folder / f"{name}.seen").touch()
+            elif name == "interrupt_handle":
+                await happens(lambda seen=updates: seen, execution)
+                await client.km.interrupt_kernel()
             elif name.startswith("interrupt"):
                 await happens((folder / f"{name}.begun").exists, execution)
                 await client.km.interrupt_kernel()
@@ -514,6 +518,7 @@ def test_a_notebook_shows_runs_live_in_its_own_event_loop(tmp_path: Path) -> Non
     assert {name: found for name, found in errors.items() if found} == {
         "interrupt": ["KeyboardInterrupt"],
         "interrupt_await": ["CancelledError"],
+        "interrupt_handle": ["CancelledError"],
         "refused": ["RunExists"],
     }
     (graph,) = html_of(cells_by_name["graph"])
@@ -539,6 +544,10 @@ def test_a_notebook_shows_runs_live_in_its_own_event_loop(tmp_path: Path) -> Non
         assert "It was interrupted. Everything that it finished is saved" in live_view
         assert call in live_view
     assert cells_by_name["resume"].outputs[-1].text == "paused paused\n"
+    (live_view,) = html_of(cells_by_name["interrupt_handle"])
+    assert "It isn&#x27;t followed any longer" in live_view
+    (live_view,) = html_of(cells_by_name["refused"])
+    assert "run sync" in live_view
     (live_view,) = html_of(cells_by_name["handle"])
     assert "Publish it?" in live_view
     assert cells(live_view, "pages")[2] == "[1, 2, 3, 4]"

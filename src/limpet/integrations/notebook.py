@@ -1,8 +1,8 @@
 """A live view of a run in a notebook: one output that is updated while the run executes.
 
-`live` drives a run of this process, or follows a stored run, in the thread or on the event loop of its caller. Another
-thread paints: some times a second, and less often if that takes long, so that a run is hardly slowed down. What it
-paints has no values of the state; they come when the run stops.
+`live` drives a run of this process, or follows a stored run, in the thread or on the event loop of its caller.
+Another thread paints: some times a second, and less often if that takes long, so that a run is hardly slowed down.
+What it paints has no values of the state; they come when the run stops.
 """
 
 from __future__ import annotations
@@ -74,6 +74,7 @@ def _show_while_run(run: Run[S], shell: Any) -> Run[S]:
     source = _RunSource(run)
     painter = _Painter(source)
     try:
+        painter.begin()
         for event in run._events:
             source.take(event)
         painter.finish()
@@ -91,6 +92,7 @@ async def _show_while_awaited(run: AsyncRun[S], shell: Any) -> AsyncRun[S]:
     source = _RunSource(run)
     painter = _Painter(source)
     try:
+        painter.begin()
         async for event in run._events:
             source.take(event)
         await to_thread(painter.finish)
@@ -108,6 +110,7 @@ async def _show_while_followed(handle: RunHandle[S], shell: Any) -> RunHandle[S]
     source = _HandleSource(handle)
     painter = _Painter(source)
     try:
+        painter.begin()
         async for event in handle.aevents():
             source.take(event)
             # An earlier pause that was answered is among the events, too.
@@ -281,6 +284,9 @@ class _Painter:
         self._is_over = False
         self._painted = text_as_html(str(source))
         self._output: Any = display(self._bundle(), raw=True, display_id=True)  # type: ignore[no-untyped-call]  # IPython's
+
+    def begin(self) -> None:
+        """Paint from now on, until `finish` or `leave`."""
         # With the context of the cell, by which the kernel knows whose output it is.
         start_thread(copy_context().run, "limpet-live", self._paint_until_over)
 
