@@ -292,7 +292,7 @@ def test_a_store_that_fails_or_hangs_gives_a_line_that_says_so(monkeypatch: pyte
     assert "hasn&#x27;t answered" not in shown(run)
     handle.delete()
     for thing in (run, handle):
-        assert "isn&#x27;t in the store" in shown(thing) or "no run" in shown(thing)
+        assert "no run &#x27;r&#x27; in this store" in shown(thing)
 
 
 def test_damage_and_classes_that_are_not_known_are_named(tmp_path: Path) -> None:

@@ -46,28 +46,33 @@ MAX_LINE: Final = 2000
 VALUES_VARIABLE: Final = "LIMPET_NOTEBOOK_VALUES"
 
 _RULES: Final = (
-    ".limpet.limpet{background:var(--background);color:var(--text);border:1px solid var(--border);border-radius:8px;"
+    "&{background:var(--background);color:var(--text);border:1px solid var(--border);border-radius:8px;"
     "padding:10px 14px;margin:2px 0;font:13px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;"
     "overflow-x:auto;max-width:100%;box-sizing:border-box}"
-    ".limpet .lp-page{fill:none;stroke:none}.limpet svg.lp{display:block;margin:-8px 0 -8px -14px;max-width:none}"
-    ".limpet.limpet p{margin:6px 0}.limpet small,.limpet .lp-faint{color:var(--small-text);font-size:12px}"
-    ".limpet.limpet table{border-collapse:collapse;margin:8px 0 4px;border:none;font-size:13px;table-layout:auto}"
-    ".limpet.limpet tr:nth-child(n){background:none}.limpet.limpet tbody tr:hover{background:var(--shade)}"
-    ".limpet.limpet :is(th,td){text-align:left;vertical-align:top;padding:3px 16px 3px 0;border:none;"
+    "& .lp-page{fill:none;stroke:none}& svg.lp{display:block;margin:-8px 0 -8px -14px;max-width:none}"
+    "& p{margin:6px 0}& small,& .lp-faint{color:var(--small-text);font-size:12px}"
+    "& thead{border:none}& table{border-collapse:collapse;margin:8px 0 4px;border:none;color:inherit;font-size:13px;"
+    "line-height:1.5;table-layout:auto}"
+    "& tr:nth-child(n){background:none}& tbody tr:hover{background:var(--shade)}"
+    "& :is(th,td){text-align:left;vertical-align:top;padding:3px 16px 3px 0;border:none;"
     "border-bottom:1px solid var(--border);color:inherit;background:none;max-width:56em;white-space:normal}"
-    ".limpet.limpet th{color:var(--small-text);font-weight:500;font-size:12px}"
-    ".limpet.limpet :is(code,pre){font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;color:inherit;"
+    "& th{color:var(--small-text);font-weight:500;font-size:12px}"
+    "& :is(code,pre){font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;color:inherit;"
     "background:none;padding:0;margin:0;white-space:pre-wrap;overflow-wrap:anywhere;border:none}"
-    ".limpet.limpet td:first-child code{white-space:nowrap}"
-    ".limpet .lp-marked .lp-title{display:none}.limpet .lp-marked svg.lp{margin-top:-32px}"
-    ".limpet.limpet pre.lp-code{background:var(--shade);border:1px solid var(--border);border-radius:6px;"
+    "& td:first-child code{white-space:nowrap}"
+    "& .lp-marked .lp-title{display:none}& .lp-marked svg.lp{margin-top:-32px}"
+    "& pre.lp-code{background:var(--shade);border:1px solid var(--border);border-radius:6px;"
     "padding:5px 10px;margin:4px 0 8px;user-select:all}"
-    ".limpet.limpet pre.lp-output{background:var(--shade);border-radius:6px;padding:5px 10px;margin:6px 0}"
-    ".limpet .lp-status{font-weight:600;border-radius:9px;padding:1px 9px;margin-right:8px;font-size:12px}"
-    ".limpet .lp-error{color:var(--mistake-text)}"
-    ".limpet .lp-track{display:inline-block;width:180px;height:8px;border-radius:4px;background:var(--shade-strong);"
-    "margin-right:8px;overflow:hidden}.limpet .lp-filled{display:block;height:8px;background:var(--running-badge)}"
+    "& pre.lp-output{background:var(--shade);border-radius:6px;padding:5px 10px;margin:6px 0}"
+    "& .lp-status{font-weight:600;border-radius:9px;padding:1px 9px;margin-right:8px;font-size:12px}"
+    "& .lp-error{color:var(--mistake-text)}"
+    "& .lp-track{display:inline-block;width:180px;height:8px;border-radius:4px;background:var(--shade-strong);"
+    "margin-right:8px;overflow:hidden}& .lp-filled{display:block;height:8px;background:var(--running-badge)}"
 )
+"""The rules of what is in a panel, in which & stands for the panel."""
+
+_PANEL: Final = ".limpet" * 3
+"""The selector of a panel, which outweighs what notebooks say of tables and code in outputs."""
 
 _STATUS_COLOURS: Final = {
     "completed": "done",
@@ -242,7 +247,7 @@ def utc_time_text(seconds: float) -> str:
 
 @cache
 def _style() -> str:
-    return f"<style>{notebook_style()}{_RULES}</style>"
+    return f"<style>{notebook_style()}{_RULES.replace('&', _PANEL)}</style>"
 
 
 def _panel(content: str) -> str:
