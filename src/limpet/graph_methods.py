@@ -134,7 +134,8 @@ class GraphMethods(ABC, Generic[S]):
     ) -> Run[S]:
         """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
 
-        The run begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
+        The input is a dict, a `State`, or an instance of the schema's class; of a workflow, a dict of its inputs. The
+        run begins when it is iterated, or when its `state` is read; `execute` runs it to the end at once.
         Events are dicts: `interrupt` and `pause` (`node`, `state`, `checkpoint_path`), `error`, `cancelled` and
         `final` (`state`). With `checkpoint`, the input is the answer to an open question or else a dict that is
         merged into the saved state, and `config` is merged over the saved one. A checkpoint is the
@@ -443,7 +444,7 @@ class GraphMethods(ABC, Generic[S]):
         """The runs of this graph in the store, newest first. `Runs(store).list()` has those of all graphs.
 
         It takes the same: `status`, `tag`, `limit`, `after`, and the filters `since`, `before`, `created_since`,
-        `created_before`, `error`, `node` and `text`.
+        `created_before`, `error`, `node`, `text`, `queue` and `unserved`.
         """
         runs = self._runs("runs")
         return runs.list(status, self.compiled().plan.name, tag, limit, after=after, **more)

@@ -73,7 +73,8 @@ class LimitInfo(NamedTuple):
     """A limit: what it allows, where each value comes from ("set", else "code"), and what uses it.
 
     `declared` are the values of the code, `changed` those that were set at run time; each has only what it gives.
-    `begun` is how many have begun in the period of the rate that ends now.
+    `begun` is how many have begun in the period of the rate that ends now, and `waiting` how many wait, where all
+    queued runs of a graph and queue are one.
     """
 
     name: str

@@ -92,11 +92,12 @@ class Runs:
 
         `status` is one or several, stored or shown ones, of which a run has one; `graph` is the name of its graph;
         `tag` is one or several, of which it has all. `since` and `before` are about when it last changed,
-        `created_since` and `created_before` about when it was created: give a datetime, a timestamp, or how long ago
-        ("2h"). `queue` is its queue, `error` the type of its last error, `node` where it stopped, and `text` is in
-        its last error: for that, 10,000 runs are looked through at most, and `searched` of the list says if that
-        wasn't all. `unserved` restricts it to runs that are due, and that no live worker can continue. `next` of the
-        list is where its next page begins: give it as `after`.
+        `created_since` and `created_before` about when it was created: each is a `datetime` with a time zone,
+        seconds since the epoch, a text such as "2026-05-01T12:00Z", or how long ago: a `timedelta`, or a text such
+        as "90s", "30m", "2h", "7d" or "1w". `queue` is its queue, `error` the type of its last error, `node` where
+        it stopped, and `text` is in its last error: for that, 10,000 runs are looked through at most, and
+        `searched` of the list says if that wasn't all. `unserved` restricts it to runs that are due, and that no
+        live worker can continue. `next` of the list is where its next page begins: give it as `after`.
 
         A run whose head or newest records can't be read is in the list too, with the status `damaged` and the reason
         as its `problem`. If its graph can't be known, it is among the runs of every graph. Raises `UsageError`.

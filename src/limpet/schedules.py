@@ -88,10 +88,11 @@ class Schedules:
     ) -> ScheduleInfo:
         """Have runs of `graph` start at planned times, with this input, config, tags, queue and priority.
 
-        The times are those of a `cron` expression in a `timezone`, or they come `every` so often ("15m"): first one
-        interval from now, or at `starts`. None is before `starts` or after `ends`, which are of the same time zone if
-        they are texts that name none. The run of a time has the id `NAME:20261115T0230Z`, in UTC, and the tag
-        `schedule:NAME`.
+        The times are those of a `cron` expression (five fields, or `@hourly`, `@daily`, `@weekly`, `@monthly`,
+        `@yearly`) in a `timezone` such as "Europe/Berlin", or they come `every` so often (a text such as "15m",
+        whole seconds, or a `timedelta`): first one interval from now, or at `starts`. None is before `starts` or
+        after `ends`: each is a `datetime`, how long from now, or a date and time as text, of the same time zone if it
+        names none. The run of a time has the id `NAME:20261115T0230Z`, in UTC, and the tag `schedule:NAME`.
 
         `overlap` says what happens at a time when an earlier run of the schedule hasn't ended: `skip` the time,
         `queue` it until that run has ended, `allow` both, or `cancel_old`. `catch_up` says what happens with times
@@ -130,7 +131,10 @@ class Schedules:
     aadd = async_version(add, changes=True)
 
     def get(self, name: str) -> ScheduleInfo:
-        """What is known of a schedule, with the statuses of its newest runs. Raises `ScheduleNotFound`."""
+        """What is known of a schedule; its `recent` firings have the `status` of their runs.
+
+        Raises `ScheduleNotFound`.
+        """
         schedule, _ = self._find(name)
         return with_run_statuses(self._client, schedule_info(schedule, self._client.store_time()))
 

@@ -36,10 +36,14 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
     """A graph of functions over one state: nodes, edges with conditions, cycles.
 
     `schema` names the state's keys: a dict of types, a TypedDict, a dataclass or a pydantic model, with
-    `Annotated[list, append]` for a key that has a reducer. `observer` and `observers` watch all runs, by name or
-    as objects. `checkpoint` is a `CheckpointConfig`; `compile(store=…)` does the same in fewer words. With
-    `raise_exceptions`, a run that fails raises its `ExecutionError` to the caller that iterates it, in place of an
-    `error` event.
+    `Annotated[list, append]` for a key that has a reducer. A dataclass or a model validates values, and nodes that
+    are annotated with it get instances. To type checkers, the graph is a `StateGraph[S]`, where S is that class. A
+    schema doesn't restrict the state: nodes may return other keys.
+
+    `max_iterations` is how many nodes a run may complete, None for any number; each branch, and each graph inside a
+    node, is counted separately. `observer` and `observers` watch all runs, by name or as objects. `checkpoint` is a
+    `CheckpointConfig`; `compile(store=…)` does the same in fewer words. With `raise_exceptions`, a run that fails
+    raises its `ExecutionError` to the caller that iterates it, in place of an `error` event.
     """
 
     def __init__(
@@ -108,13 +112,14 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
     ) -> Self:
         """Check the graph, set how it runs, and return it.
 
-        `store` (an object, a registered name, a URL or a file) saves every run after each node, or after
-        every `interval`-th, and always when it stops. Of a run that completed, the result is kept until it is deleted
-        or expires, and its earlier steps are deleted in the background. `preserve` keeps these, too;
-        `keep_result=False` deletes the whole journal at once.
-        `interrupt_before` and `interrupt_after` stop a run at nodes. They need somewhere to save the run: a store, a
-        `checkpoint_dir`, or a `checkpointer` with `save` and `load`. In a `checkpoint_dir` a file is written wherever
-        a run stops, before you get the event, which has the file's path as `checkpoint_path`.
+        A graph that needs none of these settings can be run without it. `store` (an object, a registered name, a
+        URL or a file) saves every run after each node, or after every `interval`-th, and always when it stops. Of a
+        run that completed, the result is kept until it is deleted or expires, and its earlier steps are deleted in
+        the background. `preserve` keeps these, too; `keep_result=False` deletes the whole journal at once.
+        `interrupt_before` and `interrupt_after` stop a run at nodes; a node inside of a graph is named by its path,
+        as `"review/ask"`. They need somewhere to save the run: a store, a `checkpoint_dir`, or a `checkpointer`
+        with `save` and `load`. In a `checkpoint_dir` a file is written wherever a run stops, before you get the
+        event, which has the file's path as `checkpoint_path`.
 
         `lease` is how many seconds another process waits before it takes over a run whose process doesn't answer.
         `keep` is how many of a run's newest steps can be read and rolled back to, at least, and in a `checkpoint_dir`
@@ -218,9 +223,10 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
     ) -> dict[str, Any]:
         """The contents of a checkpoint file: `state`, `node`, `config`, `timestamp`, `version`, and sometimes more.
 
-        `file_path` is another name of `path`. Nothing that the file names is imported or run. Raises
-        `CheckpointNotFound`, `DamagedCheckpoint`, `ForbiddenType` for a class that is neither a standard one nor
-        registered, `UnsupportedFormat`.
+        That is `parallel_results` at a fan-in, and `__limpet__` if a run wrote the file. `file_path` is another
+        name of `path`. Nothing that the file names is imported or run. Raises `CheckpointNotFound`,
+        `DamagedCheckpoint`, `ForbiddenType` for a class that is neither a standard one nor registered,
+        `UnsupportedFormat`.
         """
         from limpet.observe.log import log_checkpoint
         from limpet.stores.user_stores.checkpoint_files import read_checkpoint

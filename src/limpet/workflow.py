@@ -45,7 +45,12 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
     depend on the failed one still run, unless `on_error` is "stop". `store` saves every run after each task and each
     layer. `observer` and `observers` watch all runs, by name
     or as objects. `max_layers` is a budget for runs that add tasks to themselves. `secrets` names inputs and keys of
-    the context that are never shown in events, logs or summaries. See `compile` for the other settings.
+    the context that are never shown in events, logs or summaries.
+
+    `compile` explains the other settings, and changes them. By default a completed run is kept with its result, but
+    not its steps (`keep_result=True`, `preserve=False`), a lease is 10 seconds long, at most 32 tasks of a run are
+    called at once (`max_concurrency`), 5 checkpoints are kept (`keep`), and `on_save_error` and `on_mismatch` are
+    "fail".
     """
 
     def __init__(

@@ -53,8 +53,7 @@ NO_RESOURCES: Final[Mapping[str, Any]] = {}
 class GraphBuilder:
     """The nodes and edges of a state graph, while it is being defined.
 
-    An edge may name a node that is added later, so the order of the calls is free. `validate()` reports all
-    mistakes at once. A change counts for runs that begin after it, not for those under way.
+    The order of the calls is free. A change counts for runs that begin after it, not for those under way.
     """
 
     def __init__(
@@ -86,17 +85,18 @@ class GraphBuilder:
     ) -> Self:
         """Add a node that calls `run` with those of `state`, `config`, `node`, `graph`, `ctx` that it names.
 
-        It may name resources, too, which `compile(resources=…)` gives.
-        `run` returns a dict of updates, or None. A node without `run` does nothing. `add_node(fn)` names
-        the node after the function. `retry` and `timeout` (seconds) are its policy.
+        It may name `error`, where an error edge leads here, and resources that `compile(resources=…)` gives. A first
+        parameter of any other name is the state. `run` may be async, and returns a dict of updates, or None. A node
+        without `run` does nothing. `add_node(fn)` names the node after the function; a name can't contain `/`.
+        `retry` and `timeout` (seconds) are its policy.
 
         `run` may be another graph, which then runs inside this one, with a state of its own: `inputs` is what it
         starts with, `{its key: our key}` or a function of our state, and `outputs` is what it returns,
         `{our key: its key}` or a function of its state. Without them, the keys that both graphs know pass.
 
-        `goto` names the nodes that `run` may go to by returning a `Goto`, END included. `limits` are those that each
-        of its calls needs a slot of, over all processes: each a `Limit`, or the name of one.
-        Raises `DefinitionError` for a name that is taken; `compile` does for a parameter that nothing fills.
+        `goto` names the nodes that `run` may go to by a `Goto`, END included. `limits`, by name or as a `Limit`, are
+        those that each call needs a slot of, over all processes. Raises `DefinitionError` for a name that is taken;
+        `compile` does for a parameter that nothing fills.
         """
         if not isinstance(name, str) and callable(name):
             run = name
@@ -131,13 +131,13 @@ class GraphBuilder:
         goto: Iterable[str] | None = None,
         limits: Iterable[LimitLike] = (),
     ) -> Self:
-        """Add a node that runs after parallel branches. It may also take `parallel_results`, one entry per branch."""
+        """Add a node where branches join: it takes `parallel_results`, a `BranchResult` of each, in their order."""
         return self.add_node(name, run, retry=retry, timeout=timeout, goto=goto, limits=limits)
 
     def add_edge(
         self, source: str, target: str, predicate: Callable[..., Any] | None = None, *, delay: Any = 0.0
     ) -> Self:
-        """Let `target` follow `source` if `predicate` holds, or always. Edges are tried in the order they were added.
+        """Let `target` follow `source` if `predicate` holds. The first edge added whose predicate holds is taken.
 
         `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n. With a `delay`, in
         seconds or as a `timedelta`, `source` is saved and `target` runs after that time.

@@ -39,8 +39,8 @@ class State(dict[str, Any], Generic[Model]):
     """Application data that knows its `run_id`, the `checkpoint_node` that produced it and its `timestamp`.
 
     It is a dict. `set`, `merge` and `clone` return a new State of the same provenance and leave this one
-    as it is; values are shared with it, not copied. To type checkers it is a `State[S]`, where S is the class that
-    the graph has as its schema; `model` is this state as an S.
+    as it is; values are shared with it, not copied. A key that it lacks raises `UnknownKey`, which suggests the one
+    that was meant. To type checkers it is a `State[S]`, where S is the class of the schema; `model` is it as an S.
     """
 
     __slots__ = ("_at", "_emit", "_saved", "_schema", "_secrets", "checkpoint_node", "run_id")

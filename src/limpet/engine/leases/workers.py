@@ -41,8 +41,8 @@ class WorkerInfo(NamedTuple):
 
     `graphs` has the fingerprint of each graph's plan by the graph's name, or None if the graph is imported when the
     first run of it is found. `queues` are those that it serves, None for all. `run_ids` are the runs that it
-    executes, of many only some; `runs` is how many they are, of `concurrency` at most. Times are by the store's
-    clock.
+    executes, of many only some; `runs` is how many they are, of `concurrency` at most. `left` says which runs it
+    can't continue, and why. Times are by the store's clock.
     """
 
     name: str

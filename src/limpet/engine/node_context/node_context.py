@@ -72,7 +72,7 @@ class NodeContext:
         self.state = state
         self.attempt = attempt
         self.step = step
-        """The number of the step that this call will complete. The first is 1."""
+        """The number of the step that this call will complete, in a branch counted within it. The first is 1."""
         self.used_keys: set[str] | None = None  # the keys that `once` was given; None while it wasn't called
         self.task_report: TaskReport | None = None
         """What a task of a workflow has reported besides its result; None while that is nothing."""
@@ -97,7 +97,7 @@ class NodeContext:
 
     @property
     def visit(self) -> int:
-        """How many times the run has arrived at this node, this time included."""
+        """How many times the run, or the branch, has arrived at this node, this time included."""
         return self.scope.progress.visits.get(self.node, 0) + 1
 
     @property
@@ -127,7 +127,7 @@ class NodeContext:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every attempt at this step of this run, and for no other: pass it to outside services."""
+        """The same for every attempt at this step of this run or branch, and no other: for outside services."""
         scope = self.scope
         return f"{self.run_id}/{scope.prefix}{self.step}/{scope.place(self.node)}"
 
@@ -311,7 +311,7 @@ class NodeContext:
     def start(
         self, graph: GraphMethods[S], input: Any = None, **options: Unpack[ChildOptions]
     ) -> RunHandle[S]:
-        """Start a child run, or find the one that this call has started before; returns its handle."""
+        """Start a child run, or find the one with this `key` that this call started before; returns its handle."""
         from limpet.engine.node_context.child_runs import start_child
 
         started: RunHandle[S] = start_child(self, graph, input, options)

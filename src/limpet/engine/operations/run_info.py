@@ -77,9 +77,9 @@ SHOWN_STATUSES: Final = (
 class RunInfo(NamedTuple):
     """What a store knows of a run: enough for a list, and to see what a paused or failed run needs.
 
-    `step` and `node` are where the run is now, `reason` is why it has stopped, and `error` is its last one. `due` is
-    from when on the run needs a process, by the store's clock: 0 means at once, None not by itself. `parent` is the
-    run that started it.
+    `step` and `node` are where the run is now, `created` and `updated` are seconds since the epoch, `reason` is why
+    it has stopped, and `error` is its last one. `due` is from when on the run needs a process, by the store's
+    clock: 0 means at once, None not by itself. `parent` is the run that started it.
     """
 
     run_id: str

@@ -44,7 +44,10 @@ FIRST_PART: Final = 128
 
 
 class Difference(NamedTuple):
-    """How two states differ: the keys that were added, those that were removed, and `(old, new)` for the rest."""
+    """How two states differ: the keys that were added, those that were removed, and `(old, new)` for the rest.
+
+    It is false when nothing differs.
+    """
 
     added: dict[str, Any]
     removed: dict[str, Any]

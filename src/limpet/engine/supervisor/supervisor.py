@@ -175,7 +175,10 @@ class Supervisor:
                 signal.signal(each, handler)
 
     def nudge(self, schedules_changed: bool = False) -> None:
-        """Look at the store now, rather than when it is time: a run was queued, say, or time was skipped."""
+        """Look at the store now, rather than when it is time: a run was queued, say, or time was skipped.
+
+        With `schedules_changed`, it reads the schedules again, too: some may have been added or changed.
+        """
         self.watch_loop.look_now(schedules_changed)
 
     def _describe(self, name: str, since: float, now: float) -> WorkerInfo:

@@ -115,7 +115,7 @@ class WorkflowBuilder:
         `run` may also take `inputs` (or one of them, by its name), `context`, `results` (of all its dependencies),
         `state`, `config`, `ctx`, and the keys of `arguments`. `run` may be a graph or another workflow, which starts
         with all of these; its final state, or the results of its tasks, is the result. `add_task(fn)` names the task
-        after the function.
+        after the function. A name can't contain `/` or begin with `__`.
 
         An `optional` dependency that failed or was skipped gives None. If any other dependency failed or was skipped,
         so is the task. It is also skipped if `condition`, which can take the same parameters as `run`, doesn't hold.

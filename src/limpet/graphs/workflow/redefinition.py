@@ -27,6 +27,7 @@ class ResumePlan(NamedTuple):
     `kept` are the finished tasks, which won't run again, `layers` the tasks that will run. `new`, `changed` and
     `gone` are how the code differs from what the run was saved with; `dropped` are the finished tasks among those
     that are gone. `questions` wait for an answer; `notes` are further consequences.
+    `str()` of it is a readable report.
     """
 
     run_id: str
