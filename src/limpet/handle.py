@@ -49,6 +49,7 @@ class RunHandle(Generic[S]):
 
     def __init__(self, run_id: str, client: LeaseClient, compiled: CompiledGraph | None = None) -> None:
         self.run_id = run_id
+        """The id of the run."""
         self._client = client
         self._compiled = compiled
 

@@ -27,12 +27,9 @@ def test_the_reference_of_the_command_line_is_current() -> None:
 
 
 def test_the_settings_of_a_workflow_are_all_documented() -> None:
-    """H18: in the reference, and in the table of the guide."""
-    reference = PAGE.with_name("api.md").read_text(encoding="utf-8")
-    signature = next(line for line in reference.splitlines() if line.startswith("`Workflow("))
+    """H18: in the table of the guide; `test_api_reference` checks the reference."""
     guide = (PAGE.parents[1] / "how-to" / "workflows.md").read_text(encoding="utf-8")
     for name in WorkflowOptions.__annotations__:
-        assert f"{name}=" in signature
         assert f"\n| `{name}` |" in guide.partition("\n## Settings\n")[2]
 
 

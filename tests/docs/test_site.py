@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import yaml
+
+from support.site import Page, Site
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -61,3 +66,54 @@ def test_the_site_is_built_where_make_says() -> None:
 
 def test_the_readme_is_short_enough_to_be_read() -> None:
     assert 100 <= len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def built_pages(site: Site) -> dict[str, Page]:
+    folder = site.folder / "html"
+    return {path.relative_to(folder).as_posix(): Page(path) for path in sorted(folder.rglob("*.html"))}
+
+
+def test_the_site_is_whole(site: Site) -> None:
+    """Each link, within pages, too, leads somewhere; a browser loads nothing from elsewhere.
+
+    Each page can be shown light, dark, or as the system has it, and leads to the one before and the one after it.
+    """
+    made = built_pages(site)
+    for name, page in made.items():
+        for target in page.links:
+            check_link(name, target, made, site.folder / "html")
+        assert [each for each in page.loaded if re.match(r"(https?:)?//", each)] == [], name
+        assert page.classes["md-option"] == 3, name
+    order = [name.removesuffix(".md") + ".html" for name in pages(SITE["nav"])]
+    for before, after in itertools.pairwise(order):
+        assert made[before].classes["md-footer__link--next"] == 1, before
+        assert made[after].classes["md-footer__link--prev"] == 1, after
+    assert set(order) == made.keys() - {"404.html"}
+
+
+def check_link(page: str, target: str, made: dict[str, Page], folder: Path) -> None:
+    """Raise if a link of a page leads to a page, a file or an anchor that isn't there."""
+    path, _, anchor = unquote(target).partition("#")
+    if re.match(r"[a-z]+:", path):
+        return
+    found = posixpath.normpath(posixpath.join(posixpath.dirname(page), path)) if path else page
+    found = found.removeprefix("limpet/").removeprefix("/limpet/")  # those of the page for what isn't found
+    if found in made:
+        assert not anchor or anchor in made[found].ids, f"{page} links to {target}"
+    else:
+        assert (folder / found).exists(), f"{page} links to {target}"
+
+
+def test_styles_of_the_site_load_nothing_from_elsewhere(site: Site) -> None:
+    for path in (site.folder / "html").rglob("*.css"):
+        assert re.findall(r"url\([\"']?(?:https?:)?//|@import", path.read_text(encoding="utf-8")) == []
+
+
+def test_the_site_follows_the_system_unless_a_reader_chooses() -> None:
+    """Light or dark; and the code of examples can be copied."""
+    first, light, dark = SITE["theme"]["palette"]
+    assert first["media"] == "(prefers-color-scheme)"
+    assert (light["scheme"], dark["scheme"]) == ("default", "slate")
+    assert all(each["toggle"]["name"] for each in (first, light, dark))
+    assert {"content.code.copy", "navigation.footer"} <= set(SITE["theme"]["features"])
+    assert "search" in SITE["plugins"]

@@ -11,7 +11,6 @@ or else is at least YAML; a toml block is saved. A console block after
 from __future__ import annotations
 
 import asyncio
-import inspect
 import io
 import logging
 import os
@@ -35,19 +34,14 @@ from limpet import (
     MemoryStore,
     NodeContext,
     Retry,
-    Run,
-    RunHandle,
-    Runs,
     State,
     StateGraph,
     StoreUnavailable,
-    Supervisor,
     Workflow,
     errors,
     pause,
     receive,
     sleep,
-    testing,
 )
 from limpet.observe.events import EVENT_TYPES, Event
 from limpet.yaml_files.actions.builtin import BUILT_IN
@@ -208,7 +202,7 @@ def test_every_fence_is_closed_and_every_mark_is_known(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert len(re.findall(r"^```", text, re.M)) == 2 * len(blocks_of(page))
     marks = {mark.partition(":")[0] for mark in re.findall(r"<!-- *(.*?) *-->", text)}
-    drawn = {"layers", "layers of the engine", "run statuses", "end of run statuses"}
+    drawn = {"layers", "layers of the engine", "run statuses", "end of run statuses", "names", "end of names"}
     assert marks <= {"not run", "output", "file", "run"} | drawn
 
 
@@ -218,7 +212,7 @@ def test_every_link_within_the_repository_leads_somewhere(page: Path) -> None:
         path, _, anchor = target.partition("#")
         found = (page.parent / path).resolve() if path else page
         assert found.exists(), f"{page.relative_to(ROOT)} links to {target}"
-        if anchor:
+        if anchor and not anchor.startswith("limpet."):  # those are made from the code: the site has them
             assert anchor in anchors_of(found), f"{page.relative_to(ROOT)} links to {target}"
 
 
@@ -237,46 +231,6 @@ def anchors_of(page: Path) -> set[str]:
 def test_every_page_is_on_the_map() -> None:
     mapped = {(DOCS / target.partition("#")[0]).resolve() for target in links_of(DOCS / "index.md")}
     assert {*DOCS.rglob("*.md")} - mapped == {DOCS / "index.md"}
-
-
-API = (REFERENCE / "api.md").read_text(encoding="utf-8")
-CLASSES = (StateGraph, Workflow, Run, AsyncRun, RunHandle, Runs, Supervisor, State, NodeContext)
-INTERNAL = {"compiled", "freeze", "at", "call", "offer", "of_graph", (NodeContext, "close")}
-
-
-def test_every_public_name_is_in_the_reference() -> None:
-    assert [name for name in limpet.__all__ if not re.search(rf"`{name}\b", API)] == []
-
-
-def test_every_name_of_the_crash_test_kit_is_in_the_reference() -> None:
-    section = API.partition("\n## Testing\n")[2].partition("\n## ")[0]
-    assert [name for name in testing.__all__ if not re.search(rf"`{name}\b", section)] == []
-
-
-@pytest.mark.parametrize("cls", CLASSES)
-def test_every_method_is_in_the_reference_with_its_parameters(cls: type) -> None:
-    section = API.partition(f"\n## {cls.__name__}\n")[2].partition("\n## ")[0]
-    calls = [
-        name + shown(member)
-        for name, member in inspect.getmembers(cls)
-        if inspect.isfunction(member) or inspect.ismethod(member)
-        if not name.startswith("_") and not {name, (cls, name)} & INTERNAL
-    ]
-    assert [call for call in calls if f"{call}`" not in section] == []
-
-
-def shown(function: Any) -> str:
-    """The signature as the reference writes it: without self and types, and with … for a default to be hidden."""
-    signature = inspect.signature(function)
-    parameters = [
-        each.replace(
-            annotation=each.empty, default="HIDDEN" if type(each.default) is object else each.default
-        )
-        for each in signature.parameters.values()
-        if each.name != "self"
-    ]
-    plain = signature.replace(parameters=parameters, return_annotation=signature.empty)
-    return re.sub(r"<class '(\w+)'>", r"\1", str(plain).replace("'HIDDEN'", "…"))
 
 
 def every_error(cls: type[LimpetError] = LimpetError) -> Iterable[type[LimpetError]]:

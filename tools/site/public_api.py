@@ -6,6 +6,7 @@ of defaults that are written as names.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from griffe import (
@@ -17,6 +18,7 @@ from griffe import (
     Docstring,
     ExprCall,
     ExprName,
+    ExprTuple,
     Extension,
     Function,
     GriffeLoader,
@@ -37,103 +39,131 @@ class PublicApi(Extension):
     """Completes what Griffe has read of the package."""
 
     def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: Any) -> None:
-        """Complete every class and function of a package, once all of it is read."""
-        for each in _classes_and_functions(pkg):
+        """Complete the parameters of all functions first, which the methods that are made of them share."""
+        places = list(_inside(pkg))
+        for each in places:
             if isinstance(each, Function):
-                _show_defaults(each)
-        for each in _classes_and_functions(pkg):
-            if isinstance(each, Class):
-                _add_assigned_methods(each)
-        for each in _classes_and_functions(pkg):
+                each.parameters = _shown_parameters(each)
+        for each in places:
+            if isinstance(each, Class | Module):
+                _add_assigned_functions(each)
+        for each in places:
             if isinstance(each, Class):
                 each.extra["limpet"]["call"] = _call_of(each)
 
 
-def _classes_and_functions(place: Object) -> list[Object]:
-    found: list[Object] = []
-    for member in place.members.values():
-        if isinstance(member, Alias):
-            continue
-        if isinstance(member, Class | Function):
-            found.append(member)
+def _inside(place: Module | Class) -> Iterator[Object]:
+    """A module or class with all that is defined in it."""
+    yield place
+    for member in list(place.members.values()):
         if isinstance(member, Class | Module):
-            found += _classes_and_functions(member)
-    return found
+            yield from _inside(member)
+        elif isinstance(member, Function):
+            yield member
 
 
-def _show_defaults(function: Function) -> None:
-    """Replace the names of constants among the defaults by their values."""
+def _shown_parameters(function: Function) -> Parameters:
+    """Its parameters with the values of defaults, and with the keys of a TypedDict that it unpacks."""
+    shown = []
     for parameter in function.parameters:
+        keys = _unpacked(parameter, function)
+        if keys:
+            shown += keys
+            continue
         if parameter.default is not None:
             parameter.default = _shown(str(parameter.default), function)
+        shown.append(parameter)
+    return Parameters(*shown)
+
+
+def _unpacked(parameter: Parameter, function: Function) -> list[Parameter]:
+    """The parameters that `**name: Unpack[Keys]` stands for."""
+    annotation = str(parameter.annotation)
+    if parameter.kind is not ParameterKind.var_keyword or not annotation.startswith("Unpack["):
+        return []
+    keys = _found(annotation.removeprefix("Unpack[").removesuffix("]"), function)
+    if not isinstance(keys, Class):
+        return []
+    fields = [each for base in [*reversed(keys.mro()), keys] for each in base.members.values()]
+    return [
+        Parameter(field.name, annotation=field.annotation, kind=ParameterKind.keyword_only, default=NO_VALUE)
+        for field in fields
+        if isinstance(field, Attribute)
+    ]
 
 
 def _shown(default: str, place: Object) -> str:
+    """A default as it is written, or the value of the constant that it names."""
     if default in SENTINELS:
         return NO_VALUE
     if not default.isidentifier() or not default.isupper():
         return default
-    try:
-        found = place.module.modules_collection[place.resolve(default)]
-        if isinstance(found, Alias):
-            found = found.final_target
-    except (AliasResolutionError, CyclicAliasError, KeyError, LookupError):
+    found = _found(default, place)
+    if not isinstance(found, Attribute) or found.value is None:
         return default
-    value = str(found.value) if isinstance(found, Attribute) and found.value is not None else default
+    if isinstance(found.value, ExprTuple):
+        return f"({', '.join(_shown(str(each), found) for each in found.value.elements)})"
+    value = str(found.value)
     return NO_VALUE if value in SENTINELS else value
 
 
-def _add_assigned_methods(cls: Class) -> None:
-    """Turn each `aname = async_version(name)` and `name = other` into the method that it is."""
-    for name, attribute in list(cls.members.items()):
+def _found(name: str, place: Object) -> Object | None:
+    """What a name means at a place; None if that isn't part of what was read."""
+    try:
+        found = place.modules_collection[place.resolve(name)]
+        return found.final_target if isinstance(found, Alias) else found
+    except (AliasResolutionError, CyclicAliasError, LookupError):
+        return None
+
+
+def _add_assigned_functions(place: Class | Module) -> None:
+    """Turn each `aname = async_version(name)` and `name = other` into the function that it is."""
+    for name, attribute in list(place.members.items()):
         if not isinstance(attribute, Attribute):
             continue
         value = attribute.value
         if isinstance(value, ExprCall) and str(value.function) == "async_version":
-            original = cls.members[str(value.arguments[0])]
-            text = f"`{original.name}` without blocking the event loop."
-        elif isinstance(value, ExprName) and isinstance(cls.members.get(str(value)), Function):
-            original = cls.members[str(value)]
-            text = f"The same as `{original.name}`."
+            text = "`{}` without blocking the event loop."
+            original = place.members[str(value.arguments[0])]
+        elif isinstance(value, ExprName) and value.name in place.members:
+            text = "The same as `{}`."
+            original = place.members[value.name]
         else:
             continue
-        assert isinstance(original, Function)
-        method = Function(
+        if not isinstance(original, Function):
+            continue
+        function = Function(
             name,
             lineno=attribute.lineno,
             endlineno=attribute.endlineno,
             parameters=original.parameters,
             returns=original.returns,
-            parent=cls,
+            parent=place,
         )
         if isinstance(value, ExprCall):
-            method.labels.add("async")
-        method.docstring = Docstring(text, parent=method)
-        cls.set_member(name, method)
+            function.labels.add("async")
+        function.docstring = Docstring(text.format(original.name), parent=function)
+        place.set_member(name, function)
 
 
 def _call_of(cls: Class) -> Function | None:
-    """How the class is called: by its `__init__`, or with its fields if it is a record."""
+    """How a class is called: by its `__init__`, or with its fields if it is a record."""
     own = cls.all_members.get("__init__") or cls.all_members.get("__new__")
-    if own is not None and own.is_function:
-        return own if not own.is_alias else own.final_target  # type: ignore[union-attr]
-    fields = [member for member in cls.members.values() if _is_field(member)]
+    if isinstance(own, Alias):
+        own = own.final_target
+    if isinstance(own, Function):
+        return own
     bases = {str(base).rpartition(".")[2] for base in cls.bases}
-    if "NamedTuple" not in bases and not any("dataclass" in label for label in cls.labels):
+    if "NamedTuple" not in bases and "dataclass" not in cls.labels:
         return None
-    parameters = Parameters(
-        *(
-            Parameter(
-                field.name,
-                annotation=field.annotation,
-                kind=ParameterKind.positional_or_keyword,
-                default=None if field.value is None else _shown(str(field.value), cls),
-            )
-            for field in fields
+    parameters = [
+        Parameter(
+            field.name,
+            annotation=field.annotation,
+            kind=ParameterKind.positional_or_keyword,
+            default=None if field.value is None else _shown(str(field.value), cls),
         )
-    )
-    return Function("__init__", parameters=parameters, parent=cls)
-
-
-def _is_field(member: Object | Alias) -> bool:
-    return isinstance(member, Attribute) and member.annotation is not None and "property" not in member.labels
+        for field in cls.members.values()
+        if isinstance(field, Attribute) and field.annotation is not None and "property" not in field.labels
+    ]
+    return Function("__init__", parameters=Parameters(*parameters), parent=cls)

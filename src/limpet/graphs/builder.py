@@ -137,7 +137,7 @@ class GraphBuilder:
     def add_edge(
         self, source: str, target: str, predicate: Callable[..., Any] | None = None, *, delay: Any = 0.0
     ) -> Self:
-        """Let `target` follow `source` if `predicate` holds. The first edge added whose predicate holds is taken.
+        """Let `target` follow `source` if `predicate` holds, or always. The first added edge that holds is taken.
 
         `add_edge(START, n)` makes n the entry point; `add_edge(n, END)` lets the run end after n. With a `delay`, in
         seconds or as a `timedelta`, `source` is saved and `target` runs after that time.

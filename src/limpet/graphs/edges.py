@@ -22,7 +22,9 @@ from limpet.graphs.retry import is_one_of
 from limpet.journal.waits import DONE
 
 START = "__start__"
+"""Where a run begins: `add_edge(START, node)` makes a node the entry point."""
 END = DONE
+"""Where a run ends: the target of an edge, of a choice, or of a `Goto`."""
 
 Predicate = Callable[[Mapping[str, Any]], Any]
 

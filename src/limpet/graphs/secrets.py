@@ -39,6 +39,7 @@ class Secret:
 
 
 secret: Final = Secret()
+"""The marker of keys that are never shown: `Annotated[str, secret]`."""
 
 
 class MaskedValue:

@@ -42,6 +42,7 @@ class Checkpoint(NamedTuple):
 
     @property
     def id(self) -> str:
+        """The reference to this checkpoint: `run id@step`, with `.closed` after it if that isn't 0."""
         if not self.closed:
             return f"{self.run_id}@{self.step}"
         return f"{self.run_id}@{self.step}.{self.closed}"

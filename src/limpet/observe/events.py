@@ -98,6 +98,7 @@ EVENT_TYPES = (
     RUN_FAIL,
     RUN_CANCEL,
 )
+"""The types of all events. `docs/reference/events.md` lists what each has."""
 
 
 class Event(NamedTuple):

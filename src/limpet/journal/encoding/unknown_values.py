@@ -20,6 +20,7 @@ class UnknownValue:
 
     def __init__(self, class_name: str, data: bytes) -> None:
         self.class_name = class_name
+        """The name that the class is registered under where it is known."""
         self._data = data
 
     @property
