@@ -62,10 +62,13 @@ def _add_results(progress: Progress, sections: list[Section], results: Any) -> N
 
 
 def _checked(results: Any) -> list[dict[str, Any]]:
-    """The results as states. Raises `UsageError` unless they are a list of dicts."""
-    if not isinstance(results, (list, tuple)) or not all(isinstance(each, Mapping) for each in results):
-        raise UsageError("the parallel_results of a checkpoint must be a list of dicts, one for each branch")
-    return [dict(each) for each in results]
+    """The results as states. Raises `UsageError` unless they are a list of states, or of objects with one."""
+    if isinstance(results, (list, tuple)):
+        # Some programs have an object for the result of a branch, which says how it went, too.
+        states = [each if isinstance(each, Mapping) else getattr(each, "state", None) for each in results]
+        if all(isinstance(state, Mapping) for state in states):
+            return [dict(state) for state in states if state is not None]
+    raise UsageError("the parallel_results of a checkpoint must be a list of dicts, one for each branch")
 
 
 def _set_result(branch: Progress, state: dict[str, Any]) -> None:
