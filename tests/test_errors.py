@@ -81,6 +81,7 @@ def test_a_copy_of_an_error_is_the_same_error(kind: type[LimpetError]) -> None:
         (limpet.AnswerRefused, ValueError),
         (RunNotFound, LookupError),
         (CheckpointNotFound, FileNotFoundError),
+        (limpet.DamagedCheckpoint, ValueError),
     ],
     ids=lambda kind: kind.__name__,
 )

@@ -410,7 +410,7 @@ class CheckpointNotFound(CheckpointError, FileNotFoundError):
         return self.path
 
 
-class DamagedCheckpoint(CheckpointError):
+class DamagedCheckpoint(CheckpointError, ValueError):
     """A file isn't a checkpoint, or isn't what was written. It is never returned as data."""
 
     code = "checkpoint-damaged"

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from limpet import MemoryCheckpointer, MemoryStore, StateGraph, UsageError, pause
+from limpet import (
+    ForbiddenType,
+    MemoryCheckpointer,
+    MemoryStore,
+    StateGraph,
+    UsageError,
+    pause,
+    register_type,
+)
 
 KEY = "parallel_results"
 
@@ -238,6 +247,32 @@ def test_a_file_resumes_the_fan_in_of_a_map_with_its_results(tmp_path: Path) -> 
     path = written_elsewhere(tmp_path / "f.pkl", state=state, node="combine", parallel_results=results)
     (final,) = graph.resume_from_checkpoint(path)
     assert final["state"] == {"items": ["a", "b", "c"], "n": [1, 2, 3]}
+
+
+@dataclass
+class FlowResult:
+    """The result of a branch as newer versions of The Edge Agent have it: an object, with the final state in it."""
+
+    branch: str
+    success: bool
+    state: dict[str, Any] | None = None
+    attempt_errors: list[dict[str, Any]] = field(default_factory=list)
+
+
+def test_a_file_with_an_object_for_each_branch_resumes_with_their_states(tmp_path: Path) -> None:
+    """F15, F9: once their class is registered, and not before; one that failed has no state to continue with."""
+    results = [FlowResult("a", True, {"x": 5}), FlowResult("b", True, {"x": 7})]
+    content = {"state": {"x": 1, "plan": True, KEY: results}, "node": "combine"}
+    path = written_elsewhere(tmp_path / "combine_1.pkl", **content)
+    with pytest.raises(ForbiddenType, match="FlowResult"):
+        list(two_branches(total).resume_from_checkpoint(path))
+    register_type(FlowResult)
+    (final,) = two_branches(total).resume_from_checkpoint(path)
+    assert final["state"] == {**FINAL, "sum": [5, 7]}
+    results[1] = FlowResult("b", False)
+    written_elsewhere(path, **content)
+    with pytest.raises(UsageError, match="a list of dicts"):
+        list(two_branches(total).resume_from_checkpoint(path))
 
 
 def test_results_that_are_no_list_of_dicts_are_refused(tmp_path: Path) -> None:
