@@ -152,11 +152,7 @@ def row(path: str, site: Site) -> str:
     text = page.read_text(encoding="utf-8")
     title = re.findall(r"^## (.+)$", text.partition(f"\n::: {path}\n")[0], re.M)[-1]
     anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-    shown = (
-        path
-        if path.startswith(("limpet.server", "limpet.stores", "limpet.testing", "limpet.observe"))
-        else title
-    )
+    shown = title if path == f"limpet.{title}" else path
     name = f"[`{shown}`](api/{page.name}#{anchor})"
     return f"| {name} | {site.sentences[path]} | [code]({SOURCE}{site.sources[path]}) |"
 
