@@ -9,14 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, NamedTuple
-
-from support.waiting import until
+from unittest import mock
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference" / "api"
 FACTS = "facts.json"
 VOID = {"br", "img", "input", "wbr"}
+BUILDING = 110.0
+"""Seconds that another process may take to build it: nearly as long as a test may take."""
 
 
 class Site(NamedTuple):
@@ -40,7 +42,9 @@ def built_site(folder: Path) -> Site:
     try:
         folder.mkdir()
     except FileExistsError:
-        until(lambda: facts.exists() or (folder / "failed").exists(), "the site")
+        deadline = monotonic() + BUILDING
+        while not (facts.exists() or (folder / "failed").exists()) and monotonic() < deadline:
+            sleep(0.1)
     else:
         try:
             _build(folder)
@@ -53,8 +57,7 @@ def built_site(folder: Path) -> Site:
 
 def _build(folder: Path) -> None:
     """Build all pages, strictly. In this process: it also has what Griffe knows then, which no page says."""
-    os.environ["NO_MKDOCS_2_WARNING"] = "1"
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), mock.patch.dict(os.environ, NO_MKDOCS_2_WARNING="1"):
         warnings.simplefilter("ignore")  # of packages that build it; a warning about a page fails the build
         from mkdocs.commands.build import build
         from mkdocs.config import load_config
