@@ -25,6 +25,7 @@ CLASSES = (
     limpet.NodeContext, limpet.TaskRecord, limpet.WorkflowCheckpoint, limpet.CheckpointState, limpet.Event,
     limpet.ExecutionError, limpet.Limits, limpet.Schedules,
 )  # fmt: skip
+COMMANDS = (HOW_TO.parent / "reference" / "cli.md").read_text(encoding="utf-8")
 CALLED = re.compile(r"(?:^|[ .(])([a-z_]\w+)\(")
 
 
@@ -49,5 +50,7 @@ def test_a_page_for_users_of_another_program_names_what_exists(page: str) -> Non
     assert called - known_names() == set()
     classes = {span for span in spans if re.fullmatch(r"(?:[A-Z][a-z]+){2,}", span)}
     assert {name for name in classes if not (hasattr(limpet, name) or hasattr(builtins, name))} == set()
+    commands = {words for span in spans for words in re.findall(r"^limpet ((?:[a-z]+ ?){1,2})\b", span)}
+    assert {each for each in commands if f"## limpet {each.strip()}" not in COMMANDS} <= {"mcp"}
     watched = {span for span in spans if re.fullmatch(r"(?:state|graph|node|edge|cycle)\.[a-z_]+", span)}
     assert {each for each in watched if each not in EVENT_TYPES and not hasattr(State, each[6:])} == set()
