@@ -120,13 +120,13 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
         where = f"{page.relative_to(ROOT)}:{block.line}"
         match block.kind, block.mark.partition(":")[::2]:
             case "python", ("file", name):
-                Path(name.strip()).write_text(block.text, encoding="utf-8")
+                save(name, block)
                 compile(block.text, where, "exec")
             case "yaml", ("file", name):
-                Path(name.strip()).write_text(block.text, encoding="utf-8")
+                save(name, block)
                 check_text(block.text, where)
             case "toml", ("file", name):
-                Path(name.strip()).write_text(block.text, encoding="utf-8")
+                save(name, block)
                 tomllib.loads(block.text)
             case "yaml", _:
                 read_document(block.text, where)
@@ -138,6 +138,13 @@ def test_the_examples_of_a_page_run_and_print_what_it_says(
                 check(printed, block.text, where)
             case "console", ("run", code):
                 run_commands(block, where, int(code or 0))
+
+
+def save(name: str, block: Block) -> None:
+    """Save a block as a file, in folders that are made for it."""
+    path = Path(name.strip())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block.text, encoding="utf-8")
 
 
 def run(block: Block, page: Path, module: ModuleType) -> str:
