@@ -81,7 +81,10 @@ def test_what_is_changed_is_printed_in_words_and_as_json(runs: Command, here: Pa
     assert runs("store", "verify").out.splitlines()[1].split() == ["waits", "ok"]
     assert [each["ok"] for each in runs("store", "verify", "--json").data] == [True, True]
     assert "is up to date" in runs("store", "migrate").out
-    assert runs("runs", "rollback", "waits", "0", "--graph", "flows:graph").out == "rolled back to step 0\n"
+    rolled_back = runs("runs", "rollback", "waits", "0", "--graph", "flows:graph")
+    assert rolled_back.out == "rolled back to step 0\n"
+    assert "limpet resume waits" in rolled_back.err
+    assert "limpet runs retry waits" in rolled_back.err, "or a worker continues it"
     assert runs("runs", "delete", "done", "--yes").out == "deleted\n"
 
 

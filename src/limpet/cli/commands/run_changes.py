@@ -99,5 +99,7 @@ def _done(data: dict[str, object], text: str, resumable: Namespace | None, outpu
         return OK
     output.message(text)
     if resumable is not None:
-        output.hint("Resume it with:", command_line("resume", resumable, str(data["run_id"])))
+        run_id = str(data["run_id"])
+        output.hint("Resume it with:", command_line("resume", resumable, run_id))
+        output.hint("Or hand it to the workers with:", command_line("runs retry", resumable, run_id))
     return OK
