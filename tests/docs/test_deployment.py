@@ -1,4 +1,4 @@
-"""The units and manifests of the page on deployment call commands that exist, and wait for them as long as they say."""
+"""The units and manifests of the page on deployment: their commands exist, and what kills them waits long enough."""
 
 from __future__ import annotations
 
