@@ -419,6 +419,25 @@ def test_a_bare_base_exception_comes_out_of_execute(sort: str) -> None:
     assert store.head("r").status == "completed"
 
 
+def test_a_run_that_another_process_has_claimed_is_dropped_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """H1: its node may run twice, so the log says why."""
+
+    def claimed_meanwhile(state: State) -> None:
+        store.claim("r", "another", 1000.0, instead_of=store.head("r").fence)
+
+    store = MemoryStore()
+    graph = one(claimed_meanwhile).compile(store=store)
+    graph.start(run_id="r")
+    with supervise(store, [graph], poll=0.01):
+        until(lambda: "run r of one is dropped" in caplog.text, "the log says so")
+    (record,) = [each for each in caplog.records if "is dropped" in each.message]
+    assert (record.name, record.levelno) == ("limpet.supervisor", logging.WARNING)
+    assert "the run was claimed since" in record.message
+    assert (store.head("r").status, store.head("r").holder) == ("running", "another")
+
+
 def test_a_stop_lets_running_nodes_finish_and_another_supervisor_resume(blocking_node: BlockingNode) -> None:
     """H1: what is done is saved, the lease is given back, and nothing more is begun."""
     store = MemoryStore()

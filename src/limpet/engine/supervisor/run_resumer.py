@@ -230,7 +230,10 @@ class RunResumer:
 
     def ended(self, head: RunHead, verdict: Verdict | None) -> None:
         """A run has reached its next stop, or wasn't resumed at all."""
-        if verdict is not None and verdict.error is not None:
+        if verdict is not None and isinstance(verdict.error, Conflict):
+            # Its nodes may have been called twice, so an operator looks for the reason: a process that was suspended.
+            log().warning("run %s of %s is dropped: %s", head.run_id, head.graph, verdict.error)
+        elif verdict is not None and verdict.error is not None:
             log().info("run %s of %s: %s", head.run_id, head.graph, verdict.error)
         # In one step: a loop that finds room for the next run must not find the session of this one.
         with self.changed.lock:
