@@ -8,6 +8,7 @@ from limpet.engine.node_context.call_scope import pause as pause
 from limpet.engine.node_context.call_scope import sleep as sleep
 from limpet.engine.node_context.emit import emit as emit
 from limpet.engine.node_context.emit import progress as progress
+from limpet.engine.node_context.log_fields import RunLogFields as RunLogFields
 from limpet.engine.node_context.messages import receive as receive
 from limpet.engine.node_context.node_context import NodeContext as NodeContext
 from limpet.engine.operations.bulk import Outcome as Outcome
@@ -101,6 +102,7 @@ from limpet.limits import SlotHolder as SlotHolder
 from limpet.limits import SlotWaiter as SlotWaiter
 from limpet.observe.events import Event as Event
 from limpet.observe.observer_registry import register_observer as register_observer
+from limpet.observe.opentelemetry.options import OpenTelemetry as OpenTelemetry
 from limpet.run import AsyncRun as AsyncRun
 from limpet.run import Run as Run
 from limpet.runs import Runs as Runs

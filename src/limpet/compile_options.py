@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from limpet.graphs.limits import Limit
     from limpet.graphs.resources.graph_resources import Resources
     from limpet.graphs.workflow.builder import OnMismatch
+    from limpet.observe.opentelemetry.options import OpenTelemetry
+    from limpet.observe.opentelemetry.telemetry import Telemetry
     from limpet.stores.retention import Retention
 
 
@@ -61,6 +63,7 @@ class WorkflowOptions(TypedDict, total=False):
     deadline: Moment | None
     queue: str | None
     limits: Iterable[LimitLike]
+    opentelemetry: bool | OpenTelemetry | None
 
 
 class CompileOptions(NamedTuple):
@@ -89,6 +92,7 @@ class CompileOptions(NamedTuple):
     deadline: Moment | None = None
     queue: str | None = None
     limits: Iterable[LimitLike] = ()
+    opentelemetry: bool | OpenTelemetry | None = None
 
     observers: Sequence[ObserverLike] = ()
 
@@ -141,7 +145,16 @@ class CompileOptions(NamedTuple):
             queue=self.queue,
             limits=tuple(limit for limit in limits if not limit.queues),
             queue_limits=tuple(limit for limit in limits if limit.queues),
+            telemetry=self._telemetry(plan),
         )
+
+    def _telemetry(self, plan: Plan) -> Telemetry | None:
+        """What traces and measures the runs; None if neither this nor the environment asks for it."""
+        if self.opentelemetry is None and not os.environ.get("LIMPET_OTEL"):
+            return None  # the module isn't imported by programs that don't use it
+        from limpet.observe.opentelemetry.switch import telemetry_for
+
+        return telemetry_for(self.opentelemetry, plan.name, kind_of(plan))
 
     def _given_run_settings(self) -> Iterator[str]:
         """The names of the settings that belong to a run and were given here."""
@@ -258,6 +271,11 @@ class CompileOptions(NamedTuple):
             yield f"keep must be a whole number of at least 1, or None for all, not {self.keep!r}"
         if self.retention is not None and not hasattr(self.retention, "statuses"):
             yield f"retention must be a Retention, such as Retention(completed='7d'), not {self.retention!r}"
+        if self.opentelemetry is not None:
+            from limpet.observe.opentelemetry.switch import option_mistake
+
+            if wrong := option_mistake(self.opentelemetry):
+                yield wrong
         if self.deadline is not None:
             try:
                 moment_of(self.deadline, 0.0, "deadline")

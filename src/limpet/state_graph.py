@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from limpet.graphs.resources.graph_resources import Resources
+    from limpet.observe.opentelemetry.options import OpenTelemetry
     from limpet.stores.retention import Retention
 
 
@@ -109,6 +110,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         deadline: Moment | None = None,
         queue: str | None = None,
         limits: Iterable[LimitLike] = (),
+        opentelemetry: bool | OpenTelemetry | None = None,
     ) -> Self:
         """Check the graph, set how it runs, and return it.
 
@@ -147,6 +149,9 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         `limits` are those that each run needs a slot of while a process executes it, over all processes: each a
         `Limit`, or the name of one.
 
+        With `opentelemetry`, True or an `OpenTelemetry`, runs are traced and measured: see
+        `docs/how-to/opentelemetry.md`. By default they are if the environment has `LIMPET_OTEL=1`.
+
         `interval`, `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are
         stored with it, and hold when another process resumes it, unless its `compile` is given other ones.
 
@@ -173,6 +178,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
             deadline=deadline,
             queue=queue,
             limits=limits,
+            opentelemetry=opentelemetry,
         )
         self._interrupts = (
             interrupt_names("interrupt_before", interrupt_before),

@@ -101,7 +101,7 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
         queues.
 
         `limits` are those that each run needs a slot of while a process executes it, over all processes: each a
-        `Limit`, or the name of one.
+        `Limit`, or the name of one. With `opentelemetry`, True or an `OpenTelemetry`, runs are traced and measured.
 
         `preserve`, `keep_result`, `keep`, `max_concurrency` and `on_save_error` belong to a run: they are stored with
         it, and hold when another process resumes it, unless that process's workflow is given other ones.

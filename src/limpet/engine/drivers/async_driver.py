@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -173,9 +174,13 @@ async def _write(
     # While nodes run in parallel, the thread that writes the commit releases the journal lock, not the event loop:
     # that may be blocked by a node that waits for the lock.
     nodes_run = node_tasks.busy
+    stretch = session.stretch
+    began = perf_counter()
     written: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
     def on_done(pending: PendingCommit) -> None:
+        if stretch is not None:
+            stretch.commit_ended(commit, began, pending.outcome)
         if pending.outcome is None:
             session.acknowledge(commit)
         if nodes_run:

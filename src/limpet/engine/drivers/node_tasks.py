@@ -12,7 +12,6 @@ from limpet.engine.drivers.node_call import (
     Interrupted,
     NodeInterrupt,
     await_node,
-    call_in_executor,
     call_node,
     call_queued_node,
     call_where_abandonable,
@@ -133,6 +132,8 @@ class NodeTasks:
             self._own_threads = ThreadPoolExecutor(self._session.compiled.max_concurrency, "limpet")
         if given is None:
             return self._call_queued(task, self._own_threads)
+        from limpet.engine.drivers.executor_call import call_in_executor
+
         loop = asyncio.get_running_loop()
         context = copy_context()
         return loop.run_in_executor(self._own_threads, context.run, call_in_executor, given, task, self._stop)

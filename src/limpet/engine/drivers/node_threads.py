@@ -18,7 +18,6 @@ from limpet.engine.drivers.loop_thread import LoopThread
 from limpet.engine.drivers.node_call import (
     CURRENT_EXECUTOR,
     Interrupted,
-    call_in_executor,
     call_node,
     call_queued_node,
     is_awaitable,
@@ -192,6 +191,8 @@ class NodeThreads:
     def _call(self, context: Context, task: NodeContext) -> None:
         try:
             if self._executor is not self._thread_pool:
+                from limpet.engine.drivers.executor_call import call_in_executor
+
                 assert self._executor is not None
                 outcome = context.run(call_in_executor, self._executor, task, self._stop)
             else:

@@ -175,7 +175,8 @@ class NodeLoop:
         nested = self.nested
         planning = self.planning
         detailed = context.reporting.is_detailed
-        announces = nested or planning or detailed or emit is not None or bool(after)
+        watched = emit is not None or context.reporting.stretch is not None
+        announces = nested or planning or detailed or watched or bool(after)
         tracked = stream or nested or writer is not None or bool(plan.schema.reducers)
         follower_known = emit is None and not after
         reports_saves = (
@@ -244,7 +245,7 @@ class NodeLoop:
                 scope.current_call = None
             else:
                 ctx.close()
-            if emit is not None and type(outcome) is not TaskSkipped:
+            if watched and type(outcome) is not TaskSkipped:
                 reporter.node_ends(ctx, forgiven)
             state.checkpoint_node = name
             state._at = at = now()
@@ -421,6 +422,8 @@ class NodeLoop:
             self.results_at_step = (ctx.step, self.scope.joined_results())
         if self.context.reporting.emit is not None:
             self.reporter.node_starts(ctx)
+        if self.context.reporting.stretch is not None:
+            self.reporter.begin_span(ctx, self.context.reporting.stretch)
         if self.context.reporting.stream:
             yield from self.reporter.stream(self.reporter.stream_events.node_starts(self.reporter, ctx))
 

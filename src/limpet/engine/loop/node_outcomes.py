@@ -72,7 +72,7 @@ def handle_unfinished(
 ) -> MayStop:
     """A node didn't complete: take back what it changed, then try it again (None), or stop."""
     _take_back(loop, ctx)
-    if loop.context.reporting.emit is not None:
+    if loop.context.reporting.emit is not None or loop.context.reporting.stretch is not None:
         loop.reporter.node_ends(ctx, outcome)
     match outcome:
         case Asked():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from limpet.engine.loop.driver_commands import SUSPENDED, Failed, Report
+from limpet.engine.loop.driver_commands import SUSPENDED, Asked, Cancelled, Failed, Report, Sleeping, Waiting
 from limpet.engine.loop.run_context import LoopStop, RunContext
 from limpet.engine.loop.stream_events import StreamEvents, stream_events_for
 from limpet.engine.node_context.call_scope import Scope
@@ -20,6 +20,7 @@ from limpet.observe import events
 
 if TYPE_CHECKING:
     from limpet.engine.loop.recorded_state import StateRecorder
+    from limpet.observe.opentelemetry.spans import Stretch
 
 
 class Reporter:
@@ -85,8 +86,26 @@ class Reporter:
             )
         self.notify(events.NODE_START, node=ctx.node, iteration=iteration, attempt=ctx.attempt)
 
+    def begin_span(self, ctx: NodeContext, stretch: Stretch) -> None:
+        """Give a call that is about to be made its span. A workflow's planner gets none."""
+        if not self.planning:
+            scope = self.scope
+            from limpet.observe.opentelemetry.places import StepPlace  # not in a run without spans
+
+            place = StepPlace(
+                self.context.root.run_id,
+                scope.plan.name,
+                ctx.node,
+                scope.reported_branch,
+                ctx.step,
+                ctx.attempt,
+            )
+            ctx.step_span = stretch.step(place, scope.span_around)
+
     def node_ends(self, ctx: NodeContext, outcome: object) -> None:
         """Notify observers that a node completed or failed. Pauses, sleeps and stops have events of their own."""
+        if self.context.reporting.stretch is not None:
+            self._end_span(ctx, outcome)
         if self.planning or isinstance(outcome, SUSPENDED):
             return
         failed = isinstance(outcome, Failed)
@@ -101,6 +120,30 @@ class Reporter:
             error=failed,
             duration=max(0.0, self.context.clocks.now() - ctx.began),
         )
+
+    def _end_span(self, ctx: NodeContext, outcome: object) -> None:
+        """End the span of a call, with the texts of a failure that are stored and reported, too."""
+        from limpet.observe.opentelemetry.places import StepEnd
+
+        span = getattr(ctx, "step_span", None)
+        if span is None:  # a condition failed, so the call wasn't made
+            return
+        match outcome:
+            case Failed(error, again):
+                status = FAILED
+            case LoopStop(status, cause=cause):
+                again = cause is not None
+                error = cause or RuntimeError(outcome.reason)
+            case _:
+                status = _OUTCOMES.get(type(outcome), COMPLETED)
+        end = StepEnd(status)
+        if status == FAILED:
+            data = self.error_data(error, ctx.node)
+            retry = ctx.plan_node.retry
+            is_retried = again and retry is not None and retry.applies(error, ctx.attempt)
+            end = StepEnd(status, data["type"], data["message"], data["traceback"], is_retried)
+        # An exporter may be slow, and a node may wait for the lock meanwhile.
+        self.context.journal_lock.call_unlocked(span.end, end)
 
     def hide(self, text: str) -> str:
         """The text with the secrets of this state, and of those around and below it, masked."""
@@ -183,3 +226,7 @@ class Reporter:
         # so that an event for each of a thousand branches doesn't cost a thousand copies of the whole state.
         changed = {key: detached_value(value) for key, value in self.state.items() if key in p.changed}
         return detached_view({**copy_containers(self.state), **changed}, self.state)
+
+
+_OUTCOMES = {Asked: PAUSED, Sleeping: "sleeping", Waiting: "waiting", Cancelled: "cancelled"}
+"""How a call ended that neither completed nor failed, in the words of its span."""

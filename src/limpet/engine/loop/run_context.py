@@ -23,6 +23,7 @@ from limpet.observe.hub import Emit
 if TYPE_CHECKING:
     from limpet.engine.loop.node_loop import NodeLoop
     from limpet.engine.node_context.emit import OutputTaker
+    from limpet.observe.opentelemetry.spans import Stretch
 
 
 class Clocks(NamedTuple):
@@ -74,6 +75,8 @@ class Reporting(NamedTuple):
     """Whether nothing runs: the run has stopped, and why is reported once more."""
     output: Callable[[], OutputTaker | None] = lambda: None
     """What takes the items that nodes emit; None where nothing does."""
+    stretch: Stretch | None = None
+    """The span of the run in this process; None if it isn't traced."""
 
 
 class Limits(NamedTuple):
@@ -161,6 +164,7 @@ class RunContext:
             saving.take_letter,
             reporting.output,
             saving.children,
+            reporting.stretch,
         )
         self.started_layers: set[tuple[str, int]] = set()
         """The layers whose start was reported, each with the step and the branch of its workflow."""

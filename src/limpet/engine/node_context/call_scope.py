@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from limpet.engine.node_context.emit import OutputTaker
     from limpet.engine.node_context.node_context import NodeContext
     from limpet.graphs.workflow.flow import Flow
+    from limpet.observe.opentelemetry.spans import StepSpan, Stretch
 
 
 T = TypeVar("T")
@@ -155,6 +156,8 @@ class RunServices(NamedTuple):
     """What takes the items that nodes emit, made when the first one does; None where nothing takes them."""
     children: Callable[[], ChildRuns] | None = None
     """The child runs; None where nothing can be posted to the run."""
+    stretch: Stretch | None = None
+    """The span of the run in this process; None if it isn't traced."""
 
 
 class Scope:
@@ -165,7 +168,8 @@ class Scope:
     branches. `in_layer` says that this is a task of a workflow: a branch of one node, which has its name.
     `current_call` is the call under way: a call that ended may change nothing more. `layers_ahead` is what a
     workflow's planner remembers from one layer to the next, and `flow` is the planner of a workflow that runs as data
-    flow: for the workflow itself, and for its tasks.
+    flow: for the workflow itself, and for its tasks. `stretch` is the span of the run, if it is traced, and
+    `span_around` that of the node in whose graph these calls are.
     """
 
     __slots__ = (
@@ -181,6 +185,8 @@ class Scope:
         "progress",
         "root",
         "services",
+        "span_around",
+        "stretch",
     )
 
     def __init__(self, services: RunServices, plan: Plan, progress: Progress) -> None:
@@ -196,6 +202,8 @@ class Scope:
         self.current_call: NodeContext | None = None
         self.layers_ahead: Any = None
         self.flow: Flow | None = None
+        self.stretch = services.stretch
+        self.span_around: StepSpan | None = None
 
     def branch_scope(self, key: Key, plan: Plan) -> Scope:
         """The scope of one of the branches that are open here."""
@@ -209,6 +217,10 @@ class Scope:
         scope.in_layer = section.layer is not None
         if section.flow is not None:
             scope.flow = self.flow
+        if self.stretch is not None:
+            scope.span_around = self.span_around
+            if section.inside and self.current_call is not None:
+                scope.span_around = getattr(self.current_call, "step_span", None)
         return scope
 
     @property

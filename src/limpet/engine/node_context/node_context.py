@@ -62,6 +62,7 @@ class NodeContext:
         "scope",
         "state",
         "step",
+        "step_span",
         "task_report",
         "used_keys",
     )
@@ -84,6 +85,7 @@ class NodeContext:
     _slept: int  # how many times it has slept
     _started: int  # how many child runs it has started
     began: float  # when the call began, by the loop's clock; set where the loop reports calls
+    step_span: Any  # its span; set where the run is traced, when the call is about to be made
 
     @property
     def run_id(self) -> str:

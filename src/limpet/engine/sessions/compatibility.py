@@ -11,7 +11,14 @@ from limpet.engine.node_context.questions import ResumeInput
 from limpet.engine.sessions.compiled_graph import check_own
 from limpet.engine.sessions.session import log
 from limpet.engine.sessions.start import deadline_of
-from limpet.errors import AlreadyCompleted, DeadlinePassed, DefinitionError, RunCancelled, UsageError
+from limpet.errors import (
+    AlreadyCompleted,
+    Conflict,
+    DeadlinePassed,
+    DefinitionError,
+    RunCancelled,
+    UsageError,
+)
 from limpet.graphs.edges import END
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.stored_shape import check_workflows, is_workflow
@@ -83,6 +90,16 @@ def check_point(progress: Progress, point: Point | None) -> None:
         return
     newest = progress.checkpoint_id.rpartition("@")[2]
     raise UsageError(f"run {progress.run_id!r} has no checkpoint {named}; its newest is {newest}")
+
+
+def refuse_old_step(progress: Progress, point: Point | None) -> None:
+    """Refuse to resume from a checkpoint that isn't the newest: later steps are done, and are never undone here."""
+    if point is None or point.step == progress.step:
+        return
+    step = point.step
+    run_id = progress.run_id
+    outdated = Conflict(run_id, f"step {step} is no longer its newest, which is {progress.step}")
+    raise outdated.with_advice(f"fork({run_id!r}, step={step}) starts a new run from there", "fork")
 
 
 def workflows_in(

@@ -22,6 +22,11 @@ from limpet.stores.user_stores.checkpointer import Checkpointer
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from limpet.engine.leases.lease_client import HeldRun
+    from limpet.journal.progress import Progress
+    from limpet.observe.opentelemetry.spans import Stretch
+    from limpet.observe.opentelemetry.telemetry import Telemetry
+
 OnSaveError = Literal["fail", "continue", "wait"]
 
 
@@ -97,6 +102,8 @@ class CompiledGraph(NamedTuple):
     """The limits that its runs, as a whole, need slots of."""
     queue_limits: tuple[Limit, ...] = ()
     """The limits that it declares for all runs of some queues, whatever their graph."""
+    telemetry: Telemetry | None = None
+    """What traces and measures its runs; None if nothing does."""
 
     def watched_by(self, observers: Iterable[ObserverLike]) -> CompiledGraph:
         """The same with more observers."""
@@ -144,6 +151,20 @@ class CompiledGraph(NamedTuple):
             from limpet.journal.verify import readable_head  # late, as it is hardly ever needed
 
             check_own(self.plan, run_id, readable_head(self.need_client(call).store, run_id).graph)
+
+    def begin_stretch(
+        self,
+        progress: Progress,
+        head: RunHead | None = None,
+        held: HeldRun | None = None,
+        is_worker: bool = False,
+    ) -> Stretch | None:
+        """Begin the span of a run that this process executes from now on; None if runs aren't traced."""
+        if self.telemetry is None:
+            return None
+        from limpet.engine.leases.run_span import begin_stretch
+
+        return begin_stretch(self, progress, head, held, is_worker)
 
     def on_store(self, store: Store) -> CompiledGraph:
         """The same graph with its runs in this store.
@@ -251,3 +272,5 @@ class SessionOptions(NamedTuple):
     """Whether a process has executed it before, so that it doesn't count for the rates of its limits."""
     repeats_stop: bool = False
     """Whether it isn't run: why it has stopped is reported once more."""
+    stretch: Stretch | None = None
+    """Its span for as long as this process executes it, if it is traced."""

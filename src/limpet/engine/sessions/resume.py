@@ -36,6 +36,7 @@ from limpet.engine.sessions.compatibility import (
     check_point,
     refuse_cancelled,
     refuse_completed,
+    refuse_old_step,
     with_deadline,
 )
 from limpet.engine.sessions.compiled_graph import CompiledGraph, SessionOptions
@@ -109,6 +110,7 @@ def resume(
         if point is not None and given.answers_any:
             given = given.about(asked_at(client, progress, point))
         cancel_requested = _take_in(client, reopened, held, given, tail.head)
+        stretch = compiled.begin_stretch(progress, tail.head, held, given.timed and not given.is_start)
         _store_input(compiled, reopened, held, given, tail.head, cancel_requested)
         # A queued run that no process has begun yet is new to the observers: it starts, it doesn't resume.
         begins = progress.is_queued
@@ -120,16 +122,14 @@ def resume(
             on_trial=_begin_trial_of_suspect(reopened, held, limits),
             supervised=limits is not None,
             has_begun=bool(compiled.limits) and has_begun(known),
+            stretch=stretch,
         )
         session = Session(compiled, progress, reopened.writer, held.lease, options)
         held.keep()
     if cancel_requested and (given.timed or given.is_start):
         # No user has resumed it since the request to cancel, so the request still holds.
         session.stop.ask()
-    if begins:
-        emit_start(compiled, run_id)
-    else:
-        _report_resume(compiled, progress)
+    _report_opened(compiled, progress, begins)
     return session
 
 
@@ -235,7 +235,7 @@ def _reopen(
     changed = _fit_to_plan(compiled.plan, progress, given)
     check_point(progress, point)
     if compiled.plan.layers is None:
-        _refuse_old_step(progress, point)
+        refuse_old_step(progress, point)
     size = len(tail.records[0]) if tail.records else 0
     writer = JournalWriter(progress.run_id, held.fence, tail.head.sequence, weight, size)
     writer.newest_snapshot = tail.first
@@ -259,9 +259,12 @@ def _begin_trial_of_suspect(reopened: _Reopened, held: HeldRun, limits: CrashLim
     return True
 
 
-def _report_resume(compiled: CompiledGraph, progress: Progress) -> None:
-    """Notify the observers that a run is resumed, and log it."""
+def _report_opened(compiled: CompiledGraph, progress: Progress, begins: bool) -> None:
+    """Notify the observers that a run begins; or that it is resumed, which is logged, too."""
     plan = compiled.plan
+    if begins:
+        emit_start(compiled, progress.run_id)
+        return
     if compiled.emit is not None:
         data = {"run_id": progress.run_id, "node": progress.made_by}
         compiled.emit(events.CHECKPOINT_LOAD, plan.name, data)
@@ -306,16 +309,6 @@ def _fit_to_plan(plan: Plan, progress: Progress, given: ResumeInput) -> bool:
             f"to resume the run without an answer, call resume({progress.run_id!r})", "resume"
         )
     return changed
-
-
-def _refuse_old_step(progress: Progress, point: Point | None) -> None:
-    """Refuse to resume from a checkpoint that isn't the newest: later steps are done, and are never undone here."""
-    if point is None or point.step == progress.step:
-        return
-    step = point.step
-    run_id = progress.run_id
-    outdated = Conflict(run_id, f"step {step} is no longer its newest, which is {progress.step}")
-    raise outdated.with_advice(f"fork({run_id!r}, step={step}) starts a new run from there", "fork")
 
 
 def _take_in(
@@ -391,6 +384,10 @@ def _store_input(
     settings = progress.meta.get("settings", {})
     has_other_settings = compiled.settings_after(settings) != settings
     if progress.status == RUNNING and not has_news and not has_other_settings:
+        if compiled.telemetry is not None:
+            writer.add_move(
+                progress, {"meta": progress.meta}, time()
+            )  # with the first commit that is made anyway
         return
     at = time()
     changes = {**called_again, **_changes(compiled, progress, given, answers, overdue)}

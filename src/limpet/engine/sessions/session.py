@@ -78,17 +78,15 @@ class Session:
         self.stop.has_deadline = progress.deadline is not None
         self.journal_lock = JournalLock(threads=True)
         self._options = options
+        self.stretch = options.stretch  # its span in this process; None if it isn't traced
         self._crashed = False
         self.on_trial = options.on_trial
         self.on_progress: Callable[[], object] | None = None
         """What is called, once, when a commit is durable: then a trial is over."""
-        self.failed_saves: FailedSaves | None = None
-        """The saves that failed; None while none has."""
+        self.failed_saves: FailedSaves | None = None  # the saves that failed
         self._output_lock = Lock()
-        self.output: RunOutput | None = None
-        """What takes the items that nodes emit; None until a node does."""
-        self.live: LiveEvents | None = None
-        """What nodes emit, on its way to the caller; None if the caller doesn't get it."""
+        self.output: RunOutput | None = None  # what takes the items that nodes emit, once one does
+        self.live: LiveEvents | None = None  # what nodes emit, on its way to a caller that gets it
         if options.stream:
             self.pass_on_output()
         self._pruning: RunPruning | None = None
@@ -97,8 +95,7 @@ class Session:
             if compiled.keep is not None and compiled.client is not None:
                 first = options.first_record if options.resumed else None
                 self._pruning = RunPruning(compiled.client, writer, compiled.keep, first)
-        self.children: SessionChildren | None = None
-        """Its child runs, once a node has asked for them."""
+        self.children: SessionChildren | None = None  # its child runs, once a node has asked for them
         self.make_children: Callable[[Session], SessionChildren] | None = None
         """What makes these; its driver knows."""
         self.slots: NodeSlots | None = None
@@ -180,7 +177,11 @@ class Session:
             self.check_deadline()
             if self.compiled.client is None or self.compiled.client.renews_by_itself:
                 renewals.watch(DeadlineWatch(self, self.limit_wait(DEADLINE_CHECK_INTERVAL) or 0.0))
-        return self.lifecycle.run()
+        if self.stretch is None:
+            return self.lifecycle.run()
+        from limpet.engine.leases.run_span import run_in_stretch
+
+        return run_in_stretch(self, self.stretch)
 
     def seconds_left(self) -> float:
         """In how many seconds the run's deadline passes."""
@@ -210,14 +211,16 @@ class Session:
 
     def write(self, commit: Commit) -> Exception | None:
         """Write a commit to the store. Returns why it was refused, or None."""
-        assert self.compiled.client is not None
+        client = self.compiled.client
+        assert client is not None
+        stretch = self.stretch
         if self.failed_saves is not None and (error := self.failed_saves.skip(commit)) is not None:
             return error
         refusal = None
         if commit.status is not None:
             refusal = self.announce_end(commit)
         if refusal is None:
-            refusal = self.compiled.client.commit(commit)
+            refusal = client.commit(commit) if stretch is None else stretch.measured(client.commit, commit)
         if refusal is None:
             self.acknowledge(commit)
             return None
@@ -329,6 +332,8 @@ class Session:
         """Release the lease if it is still held, so that any process can resume the run from what was saved."""
         if self.slots is not None:
             self.slots.close()
+        if self.stretch is not None:
+            self.stretch.interrupt(self.progress.step)
         held = self.held
         self.held = None
         if held is None or self.compiled.client is None:
@@ -389,6 +394,7 @@ class Session:
                 self._options.resumed,
                 self._options.repeats_stop,
                 self._open_output,
+                self._options.stretch,
             ),
             limits,
             self.journal_lock,
@@ -401,8 +407,7 @@ class Session:
         with self._output_lock:
             if self.output is None:
                 place = None
-                if self._takes_posts:
-                    assert self.writer is not None
+                if self.writer is not None and self._takes_posts:
                     store = self.compiled.need_client("emit").store
                     place = OutputPlace(store, self.writer.fence, self._options.resumed)
                 self.output = RunOutput(self.id, place, self.compiled.emit, self.live)

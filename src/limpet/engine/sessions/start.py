@@ -83,6 +83,9 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
     if client is not None:
         encode(progress.config, "config")
         progress.meta = _new_metadata(compiled, request, progress.state)
+    # Before the run is created, as its trace context is stored with it.
+    stretch = None if compiled.telemetry is None else compiled.begin_stretch(progress)
+    if client is not None:
         try:
             snapshot = snapshot_record(progress)
         except UnstorableValue as problem:
@@ -94,7 +97,7 @@ def start(compiled: CompiledGraph, request: StartRequest, stream: bool) -> Sessi
         writer = JournalWriter(run_id, lease.lease.fence, 1, size=len(snapshot))
         _correct_deadline(request, progress, writer, lease.now())
     emit_start(compiled, run_id)
-    return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False))
+    return Session(compiled, progress, writer, lease, SessionOptions(stream, resumed=False, stretch=stretch))
 
 
 def start_or_open(compiled: CompiledGraph, request: StartRequest, stream: bool, has_waited: bool) -> Session:
@@ -315,6 +318,8 @@ def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, An
     """What is stored with a new run about where it was created, and how."""
     settings = {name: getattr(compiled, name) for name in RUN_SETTINGS}
     metadata: dict[str, Any] = {**environment(), "tags": list(tags), "settings": settings}
+    if compiled.telemetry is not None and (trace := compiled.telemetry.stored_of_caller()):
+        metadata["trace"] = trace
     if compiled.plan.secrets:
         metadata["secrets"] = sorted(compiled.plan.secrets)
     return metadata

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from threading import Lock
 from time import monotonic
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.sessions.compiled_graph import CompiledGraph
 from limpet.engine.supervisor.skipped_runs import RETRY_INTERVAL
 from limpet.errors import DefinitionError, UsageError, did_you_mean
 from limpet.observe.hub import Emit, both
+
+if TYPE_CHECKING:
+    from limpet.engine.leases.waiting_runs import WaitingRuns
+    from limpet.observe.opentelemetry.telemetry import Telemetry
 
 
 class Graph(Protocol):
@@ -106,6 +110,8 @@ class GraphsOnStore:
 
     def __init__(self, catalog: GraphCatalog, client: LeaseClient, emit: Emit | None) -> None:
         self.catalog = catalog
+        self.store_numbers: WaitingRuns | None = None
+        """What graphs with telemetry report of the store."""
         self._client = client
         self._emit = emit
         self._compiled: dict[str, CompiledGraph] = {}
@@ -128,7 +134,17 @@ class GraphsOnStore:
                 on_save_error=on_save_error,
                 emit=both(compiled.emit, self._emit),
             )
+            if compiled.telemetry is not None:
+                self._report_store(compiled.telemetry)
         return self._compiled[name]
+
+    def _report_store(self, telemetry: Telemetry) -> None:
+        """Have telemetry report what waits in the store, for as long as there is this supervisor."""
+        from limpet.engine.leases.waiting_runs import WaitingRuns
+
+        if self.store_numbers is None:
+            self.store_numbers = WaitingRuns(self._client.store)
+        telemetry.observe_store(self.store_numbers)
 
     def plan_of(self, name: str) -> str | None:
         """The fingerprint of a graph's plan, for which it may be imported; None if it can't be had."""

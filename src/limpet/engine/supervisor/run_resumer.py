@@ -242,10 +242,18 @@ class RunResumer:
             self.suspects.end_turn(head.run_id, monotonic())
             self.changed.notify()
 
+    def begin(self) -> None:
+        """Resume runs from now on, maybe again after a stop."""
+        self.stopping = False
+        if self.graphs.store_numbers is not None:
+            self.graphs.store_numbers.is_stopped = False
+
     def request_stop(self) -> None:
         """Resume no more runs, and ask those in progress to stop before their next node."""
         with self.changed.lock:
             self.stopping = True
+            if self.graphs.store_numbers is not None:
+                self.graphs.store_numbers.is_stopped = True
             sessions = list(self._sessions.values())
             self.changed.notify()
         # Outside of the lock: `leave` calls into drivers, and a run that ends needs the lock.

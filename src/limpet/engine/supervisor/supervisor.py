@@ -93,7 +93,7 @@ class Supervisor:
         # Under the lock, since two threads may call this and only one loop may watch the store.
         with self.resumer.changed.lock:
             if not self._is_started:
-                self.resumer.stopping = False
+                self.resumer.begin()
                 self._entry.keep()
                 self.watch_loop.start()
                 self.watch_loop.start_listener()
@@ -213,7 +213,7 @@ class Supervisor:
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
 
-        self.resumer.stopping = False
+        self.resumer.begin()
         # Threads of its own: nodes may keep all default threads of the event loop busy.
         self._executor = ThreadPoolExecutor(STORE_THREADS, "limpet-supervisor")
         self._entry.keep()

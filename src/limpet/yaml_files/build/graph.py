@@ -44,6 +44,7 @@ _COMPILE_SETTINGS = (
     "keep",
     "deadline",
     "queue",
+    "opentelemetry",
 )
 _BOUNDARIES = dict(zip(BOUNDARY_NAMES, (START, END, START, END), strict=True))
 

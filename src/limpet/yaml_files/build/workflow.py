@@ -32,6 +32,7 @@ _COMPILE_SETTINGS = (
     "keep",
     "deadline",
     "queue",
+    "opentelemetry",
 )
 
 

@@ -77,6 +77,9 @@ _CONFIG_KEYS: Final[Mapping[str, Key]] = {
         ListOf(Text("the name of an observer"), "a list of names"),
         "The observers of the runs: log, progress, ….",
     ),
+    "opentelemetry": Key(
+        Boolean(), "Whether runs are traced and measured; by default, if LIMPET_OTEL=1 is in the environment."
+    ),
 }
 
 GRAPH_CONFIG = KeyedMapping(
