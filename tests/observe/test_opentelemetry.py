@@ -248,22 +248,32 @@ def test_how_stretches_and_calls_end(telemetry: Telemetry) -> None:
 
 
 def test_a_run_that_is_left_in_the_middle_ends_its_spans(telemetry: Telemetry) -> None:
-    """H21: by the caller, or by an exception for the whole process."""
+    """H21: by its caller, or by an exception for the whole process. A stretch that saved nothing isn't linked to."""
+    calls: list[None] = []
 
     def one(state: State) -> None: ...
 
     def leave(state: State) -> None:
-        raise KeyboardInterrupt
+        calls.append(None)
+        if len(calls) < 3:
+            raise KeyboardInterrupt
 
     graph = chain(telemetry, one, leave)
     run = graph.stream({})
     next(run)
     run.close()
     with pytest.raises(KeyboardInterrupt):
-        graph.execute({})
-    runs = telemetry.spans("limpet.run")
-    assert [(span.attributes or {})["limpet.run.status"] for span in runs] == ["interrupted", "interrupted"]
-    assert (telemetry.steps()["leave"].attributes or {})["limpet.step.outcome"] == "interrupted"
+        graph.execute({}, run_id="r")
+    with pytest.raises(KeyboardInterrupt):
+        graph.resume("r")
+    graph.resume("r")
+    _, first, second, third = telemetry.spans("limpet.run")
+    statuses = [(span.attributes or {})["limpet.run.status"] for span in telemetry.spans("limpet.run")]
+    assert statuses == ["interrupted", "interrupted", "interrupted", "completed"]
+    outcomes = [(span.attributes or {})["limpet.step.outcome"] for span in telemetry.spans("limpet.step")]
+    assert outcomes == ["completed", "completed", "interrupted", "interrupted", "completed"]
+    for later in (second, third):
+        assert [link.context.span_id for link in later.links] == [first.context.span_id]
 
 
 def test_a_callers_trace_continues_through_start_and_child_runs(telemetry: Telemetry, mark: Mark) -> None:
