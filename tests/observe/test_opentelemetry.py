@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event
 from typing import Annotated, Any
 
 import pytest
@@ -173,6 +174,34 @@ def test_tasks_of_a_workflow_are_steps(telemetry: Telemetry, mark: Mark) -> None
         "in two": "two",
         "in condition": "limpet.run",
     }
+
+
+def test_a_workflow_in_a_node_is_inside_of_the_span_of_the_node(telemetry: Telemetry, mark: Mark) -> None:
+    """H21: also if its first tasks begin at once, in threads; and a worker that stops meanwhile releases the run."""
+    began = Event()
+    done = Event()
+
+    def hold() -> None:
+        mark("in hold")
+        began.set()
+        done.wait(60)
+
+    flow = Workflow("flow")
+    for name in ("a", "b", "c"):
+        flow.add_task(name, lambda: mark("in flow"))
+    flow.add_task("hold", hold)
+    graph = StateGraph(name="outer").add_node("sub", run=flow).set_entry_point("sub").set_finish_point("sub")
+    graph.compile(store=MemoryStore(), opentelemetry=telemetry.option)
+    graph.start({}, run_id="r")
+    with supervise(graph.compiled().need_client("test").store, [graph], grace=0.0):
+        assert began.wait(60)
+    run = until(lambda: telemetry.spans("limpet.run"))[0]
+    assert (run.attributes or {})["limpet.run.status"] == "released"
+    done.set()
+    (outer,) = [span for span in telemetry.spans("limpet.step") if place_of(span) == "sub"]
+    assert (outer.attributes or {})["limpet.step.outcome"] == "interrupted"
+    assert telemetry.parents()["sub/hold"] == "sub"
+    assert telemetry.parents()["in hold"] == "sub/hold"
 
 
 def test_a_failure_is_recorded_without_secrets(telemetry: Telemetry) -> None:

@@ -333,7 +333,7 @@ class Session:
         if self.slots is not None:
             self.slots.close()
         if self.stretch is not None:
-            self.stretch.interrupt(self.progress.step)
+            self.stretch.interrupt(self.progress.step, self.stop.leaving)
         held = self.held
         self.held = None
         if held is None or self.compiled.client is None:

@@ -20,7 +20,15 @@ from opentelemetry.trace import Span, Status, StatusCode, set_span_in_context
 
 from limpet.observe.opentelemetry.guard import guarded
 from limpet.observe.opentelemetry.metrics import Metrics
-from limpet.observe.opentelemetry.places import FAILED, INTERRUPTED, RunEnd, RunPlace, StepEnd, StepPlace
+from limpet.observe.opentelemetry.places import (
+    FAILED,
+    INTERRUPTED,
+    RELEASED,
+    RunEnd,
+    RunPlace,
+    StepEnd,
+    StepPlace,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -57,6 +65,9 @@ class Stretch:
 
     def step(self, place: StepPlace, around: StepSpan | None) -> StepSpan:
         """A call is about to be made: its span, which begins when it is entered. `around` is the node it is in."""
+        if around is not None:
+            # Here, in the thread of the loop: calls in parallel branches of that node's graph share it.
+            guarded(around.begun)()
         return StepSpan(self, place, around)
 
     @guarded
@@ -103,10 +114,10 @@ class Stretch:
             self.span.set_status(Status(StatusCode.ERROR, end.message[:MAX_DESCRIPTION]))
         self.span.end()
 
-    def interrupt(self, step: int) -> None:
-        """The run was left in the middle, unless the stretch has ended."""
+    def interrupt(self, step: int, is_released: bool = False) -> None:
+        """The run was left in the middle, unless the stretch has ended; for another process, if it `is_released`."""
         if not self._is_ended:
-            self.end(RunEnd(INTERRUPTED, step))
+            self.end(RunEnd(RELEASED if is_released else INTERRUPTED, step))
 
     def begin_span(self, step: StepSpan, place: StepPlace, parent: Context) -> Span:
         """Begin the span of a call."""
@@ -140,7 +151,7 @@ class StepSpan:
     @guarded
     def enter(self) -> Token[Context]:
         """What runs here is part of the call, until this is left, in the same thread or task."""
-        context = self._begun()
+        context = self.begun()
         self._left = None
         return attach(context)
 
@@ -177,10 +188,10 @@ class StepSpan:
             span.set_status(Status(StatusCode.ERROR, end.message[:MAX_DESCRIPTION]))
         span.end(ended_ns)
 
-    def _begun(self) -> Context:
+    def begun(self) -> Context:
         """The context inside of the span, which begins now if it hasn't."""
         if self._context is None:
-            parent = self._stretch.context if self._around is None else self._around._begun()
+            parent = self._stretch.context if self._around is None else self._around.begun()
             self._began = perf_counter()
             self._span = self._stretch.begin_span(self, self._place, parent)
             self._context = set_span_in_context(self._span, parent)
