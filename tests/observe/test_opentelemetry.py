@@ -324,17 +324,20 @@ def test_a_callers_trace_continues_through_start_and_child_runs(telemetry: Telem
         context.detach(token)
     with supervise(store, [parent, child]):
         parent.get("r").result(timeout=60)
-        until(lambda: len(telemetry.spans("limpet.run")) == 3)
+        until(lambda: telemetry.metrics()["limpet.run.count"].count(({"run.status": "completed"}, 1)) == 2)
     assert len({span.context.trace_id for span in telemetry.spans()}) == 1
-    first, inner, last = telemetry.spans("limpet.run")
+    runs = telemetry.spans("limpet.run")
+    (inner,) = [span for span in runs if (span.attributes or {})["limpet.graph.name"] == "child"]
+    # Two, or more on a busy machine: the parent looks again if the child has posted its end, and hasn't ended yet.
+    first, second, *_ = stretches = [span for span in runs if span is not inner]
     caller = telemetry.spans("caller")[0].context.span_id
     step = next(span for span in telemetry.spans("limpet.step") if place_of(span) == "big")
-    assert [first.parent and first.parent.span_id, last.parent and last.parent.span_id] == [caller, caller]
-    assert [link.context.span_id for link in last.links] == [first.context.span_id]
+    assert {span.parent and span.parent.span_id for span in stretches} == {caller}
+    assert [link.context.span_id for link in second.links] == [first.context.span_id]
     assert inner.parent is not None
     assert inner.parent.span_id == step.context.span_id
     assert (inner.attributes or {})["limpet.run.parent"] == "r"
-    assert {span.kind for span in (first, inner, last)} == {SpanKind.CONSUMER}
+    assert {span.kind for span in runs} == {SpanKind.CONSUMER}
     assert (first.attributes or {})["limpet.queue.name"] == "default"
     assert telemetry.parents()["in small for kelp"] == "small"
 
