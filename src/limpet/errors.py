@@ -212,6 +212,23 @@ class WrongGraph(UsageError):
         self.advice = f"ask graph {graph!r} for it; Runs(store) reaches the runs of all graphs"
 
 
+class ForeignRun(UsageError):
+    """The run is a thread of another library, `kind`, which keeps its checkpoints here. Limpet doesn't execute it.
+
+    It is listed, shown, exported, verified and deleted like other runs; that library does all the rest with it.
+    """
+
+    code = "foreign-run"
+
+    def __init__(self, run_id: str, kind: str, library: str) -> None:
+        self.run_id = run_id
+        self.kind = kind
+        super().__init__(
+            f"run {run_id!r} is a thread of {library}, whose checkpoints are kept here, and no run of Limpet"
+        )
+        self.advice = f"use {library} for it: invoke, get_state and update_state of its graph, with its thread_id"
+
+
 class UnstorableValue(UsageError):
     """A value can't be stored exactly, so it is refused. `path` leads to it: `messages[3].sender`.
 

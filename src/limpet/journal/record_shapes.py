@@ -76,9 +76,9 @@ def _check_record(record: list[Any]) -> None:
 
 def _check_beginning(record: list[Any]) -> None:
     _, step, at, crashes = record[:4]
-    _need(_is_count(step), "its step", step)
-    _need(_is_time(at), "its time", at)
-    _need(_is_count(crashes), "its number of crashes", crashes)
+    _need(is_count(step), "its step", step)
+    _need(is_time(at), "its time", at)
+    _need(is_count(crashes), "its number of crashes", crashes)
 
 
 def _check_step(record: list[Any]) -> None:
@@ -228,15 +228,15 @@ def _is_bool(value: Any) -> bool:
     return type(value) is bool
 
 
-def _is_count(value: Any) -> bool:
+def is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < COUNT_LIMIT
 
 
 def _is_key(value: Any) -> bool:
-    return type(value) is str or _is_count(value)
+    return type(value) is str or is_count(value)
 
 
-def _is_time(value: Any) -> bool:
+def is_time(value: Any) -> bool:
     """Whether this is a time in seconds. Comparisons with NaN are false."""
     return type(value) in (int, float) and FIRST_TIME <= value <= LAST_TIME
 
@@ -291,8 +291,8 @@ def _is_trial(value: Any) -> bool:
     """Whether this is what `sessions/trials.py` notes of a trial."""
     return (
         _has_str_keys(value)
-        and _is_count(value.get("record"))
-        and _is_count(value.get("crashes"))
+        and is_count(value.get("record"))
+        and is_count(value.get("crashes"))
         and _is_bool(value.get("alone"))
     )
 
@@ -328,15 +328,15 @@ def _has_parts(*checks: Check | None) -> Check:
 
 _STR = frozenset({str})
 _is_list_of_strs = partial(_is_list_of, _is_str)
-_is_caught = _has_parts(_is_str, _is_str, _is_str, _is_count, _is_time)
+_is_caught = _has_parts(_is_str, _is_str, _is_str, is_count, is_time)
 _are_questions = partial(_is_list_of, _is_question)
 _are_waits = partial(_is_list_of, _is_wait)
-_is_letter = _has_parts(_is_str, _is_count, None)
-_is_numbered = _has_parts(_is_count, None)
+_is_letter = _has_parts(_is_str, is_count, None)
+_is_numbered = _has_parts(is_count, None)
 _replaces_items = partial(_is_dict_of, partial(_is_list_of, _is_numbered))
 _is_path = partial(_is_list_of, _is_key)
 _is_addressee = _has_parts(_is_path, _is_str)
-_is_delivery = _has_parts(_is_str, _is_count, None, lambda each: each is None or _is_addressee(each))
+_is_delivery = _has_parts(_is_str, is_count, None, lambda each: each is None or _is_addressee(each))
 _is_receipt = _has_parts(_is_path, _is_str, _is_str, _is_bool)
 
 _IN_BRANCHES = (STEP, MOVE, MEMO, OPEN)
@@ -369,13 +369,13 @@ _FIELDS: dict[str, Check] = {
     "node": _is_str,
     "phase": _is_phase,
     "cleared": _is_bool,
-    "step": _is_count,
-    "at": _is_time,
+    "step": is_count,
+    "at": is_time,
     "status": lambda value: type(value) is str and value in STATUSES,
-    "iterations": _is_count,
-    "visits": lambda value: _is_dict_of(_is_count, value),
+    "iterations": is_count,
+    "visits": lambda value: _is_dict_of(is_count, value),
     "path": _is_list_of_strs,
-    "attempts": _is_count,
+    "attempts": is_count,
     "questions": _are_questions,
     "answers": _has_str_keys,
     "asked": lambda value: _is_dict_of(_is_str, value),
@@ -385,14 +385,14 @@ _FIELDS: dict[str, Check] = {
     "waits": _are_waits,
     "received": lambda value: _is_dict_of(lambda kept: kept is None or _is_letter(kept), value),
     "mailbox": lambda value: _is_dict_of(lambda box: bool(box) and _is_list_of(_is_numbered, box), value),
-    "letters": _is_count,
+    "letters": is_count,
     "error": _is_error,
     "goto": _is_optional_str,
     "caught": _is_caught,
     "config": _is_dict,
     "meta": _is_metadata,
     "deadline": lambda value: value is None or _is_timer(value),
-    "began": _is_time,
+    "began": is_time,
 }
 """The fields of a `Progress` that records have, and what each may be."""
 
@@ -414,7 +414,7 @@ _MOVES: dict[str, Check] = {
 
 _OPENING: dict[str, Check] = {
     "source": _is_str,
-    "step": _is_count,
+    "step": is_count,
     "branches": _is_list_of_strs,
     "each": _is_optional_str,
     "entry": _is_optional_str,
@@ -424,7 +424,7 @@ _OPENING: dict[str, Check] = {
     "states": partial(_is_list_of, _has_parts(_is_key, _has_str_keys)),
     "inside": _is_bool,
     "kept": _is_list_of_strs,
-    "layer": _is_count,
+    "layer": is_count,
     "tasks": _is_list_of_strs,
     "folded": _is_bool,
     "later": partial(_is_list_of, sections.is_addition),
@@ -434,15 +434,15 @@ _OPENING: dict[str, Check] = {
 _SUMMARY: dict[str, Check] = {
     "prunable": _is_bool,
     "begun": _is_bool,
-    "sequence": _is_count,
-    "step": _is_count,
+    "sequence": is_count,
+    "step": is_count,
     "node": _is_str,
     "phase": _is_phase,
     "reason": _is_optional_str,
     "error": _is_error,
     "questions": _are_questions,
     "waits": _are_waits,
-    "mailbox": lambda value: _is_dict_of(_is_count, value),
+    "mailbox": lambda value: _is_dict_of(is_count, value),
     "deadline": _is_timer,
     "child_of": _is_str,
 }

@@ -15,6 +15,8 @@ many holders of the run had crashed. After those:
     NESTED     path, record                      A record of the branch at `path`. Its time is when the branch began.
     BUNDLE     records …                         Not the first four, but records that were committed together: one
                                                  record to the store.
+    THREAD     format, what, name, label,        A thread of another library. Nothing here applies it: see
+               changes, rest                     `journal/threads.py`.
 
 A delta is encoded by itself before its record, so that a value that can't be stored is refused with its path in the
 state. `append_encoded` then puts it at the end of the record without encoding it twice.
@@ -38,6 +40,7 @@ MEMO = 4
 OPEN = 5
 NESTED = 6
 BUNDLE = 7
+THREAD = 8
 
 NO_CHANGE = encode({})
 """The delta of a step that changes nothing: a node failed and another handles it, or a layer is folded."""

@@ -46,7 +46,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from limpet.defaults import LEASE, QUEUE
-from limpet.errors import DamagedDocument, UsageError
+from limpet.errors import DamagedDocument, ForeignRun, UsageError
 from limpet.journal.run_filter import Cursor, RunFilter
 
 Level = Literal["disk", "process", "memory"]
@@ -58,6 +58,9 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 STATUSES = (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED)
 ENDED = (COMPLETED, FAILED, CANCELLED)
+LIBRARIES = {"langgraph": "LangGraph"}
+"""The libraries whose threads a store keeps, by `RunHead.kind`, and what they are called."""
+
 DAMAGED = "damaged"
 """What a list says of a run whose head, or whose newest commits, can't be read. It is never stored."""
 
@@ -144,6 +147,11 @@ class RunHead(NamedTuple):
         return Lane(self.queue, self.graph, self.plan)
 
     @property
+    def kind(self) -> str:
+        """The library whose thread it is, such as "langgraph"; "" for a run that Limpet executes."""
+        return kind_of(self.plan)
+
+    @property
     def cursor(self) -> Cursor:
         """Its place in the order of `Store.list`."""
         return Cursor(self.created, self.run_id)
@@ -151,6 +159,22 @@ class RunHead(NamedTuple):
     def is_due(self, now: float) -> bool:
         """Whether it needs a holder by now, by the store's clock."""
         return is_due_by(now, self.due, self.created)
+
+
+def kind_of(plan: str) -> str:
+    """The library whose thread a run with this plan is; "" for a run that Limpet executes.
+
+    The plan of a thread is the format of its records: `langgraph:1`. A fingerprint never has a colon.
+    """
+    library, colon, _ = plan.partition(":")
+    return library if colon else ""
+
+
+def refuse_thread(head: RunHead) -> None:
+    """Raise `ForeignRun` for a thread of another library: the one rule for all that only our own runs can do."""
+    kind = head.kind
+    if kind:
+        raise ForeignRun(head.run_id, kind, LIBRARIES.get(kind, kind))
 
 
 def is_due_by(now: float, due: float | None, created: float) -> bool:

@@ -1,0 +1,342 @@
+"""What the records of a thread add up to, and the records that change it.
+
+Each record is applied here, by the process that writes it and by each one that reads it, so that both know the same.
+A checkpoint is stored as its difference to the one that was saved before it, whichever that was: after a fork, too.
+Now and then one is stored whole, with what else later records may refer to. A store reads from the newest of these on.
+
+The records are those of `journal/threads.py`. Here is what `changes` and `rest` are:
+
+    CHECKPOINT   changes: by channel, see `values.py`
+                 rest: whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`, the
+                 versions of its channels, those that its nodes have seen, its updated channels, a piece with anything
+                 else of it (nil: as before), a piece with its metadata; and if it is whole, how many checkpoints the
+                 thread has had, and writes that came before their checkpoints: `[checkpoint, rest of WRITES]`
+    WRITES       rest: the id of the task, its path, and `[index, channel, value]` for each write
+
+Versions are `[true, all]`, or `[false, those that changed]`. The empty name of WRITES is the newest checkpoint: then
+the values are differences to the channels of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from limpet.integrations.langgraph.values import Piece, RecentPieces, Typed, Value, changed, difference, repetition
+from limpet.journal.threads import CHECKPOINT, RESTART, WRITES, ThreadRecord
+
+FORMAT: Final = "langgraph:1"
+"""The plan of all heads of threads."""
+
+THE_NEWEST: Final = 1
+"""Stands for the newest checkpoint, which is the parent of nearly all."""
+
+
+class Write(NamedTuple):
+    """What a task has written to a channel."""
+
+    task_path: str
+    channel: str
+    value: Value
+
+
+Writes = dict[tuple[str, int], Write]
+"""By the id of the task and the index of the write."""
+
+
+class TaskWrites(NamedTuple):
+    """What one call of `put_writes` stores."""
+
+    task_id: str
+    task_path: str
+    writes: Sequence[tuple[int, str, Value]]
+
+
+class SavedCheckpoint:
+    """A checkpoint as it is stored: its values are in pieces, and so is what only LangGraph understands."""
+
+    __slots__ = (
+        "at",
+        "extra",
+        "id",
+        "metadata",
+        "parent",
+        "seen",
+        "source",
+        "step",
+        "ts",
+        "updated",
+        "v",
+        "values",
+        "versions",
+        "writes",
+    )
+
+    def __init__(self, id: str, parent: str | None, step: int, source: str, at: float) -> None:
+        self.id = id
+        self.parent = parent
+        self.step = step
+        self.source = source
+        self.at = at
+        self.v: Any = None
+        self.ts: Any = None
+        self.versions: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}
+        self.updated: Any = None
+        self.extra: Piece = b""
+        self.metadata: Piece = b""
+        self.values: dict[str, Value] = {}
+        self.writes: Writes = {}
+
+
+class ThreadState:
+    """A thread after some of its records: its newest checkpoint, and what the next records refer to.
+
+    With `keeps_all`, all checkpoints are kept, for which the records from the first on are needed.
+    """
+
+    __slots__ = ("all", "count", "early", "keeps_all", "last", "newest", "recent")
+
+    def __init__(self, keeps_all: bool = False) -> None:
+        self.keeps_all = keeps_all
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.all: dict[str, SavedCheckpoint] = {}
+        self.newest: SavedCheckpoint | None = None
+        """The one with the highest id, with its writes."""
+        self.last: SavedCheckpoint | None = None
+        """The one that was saved last, from which the next one differs."""
+        self.early: dict[str, Writes] = {}
+        """Writes that came before their checkpoint: LangGraph saves both in threads of their own."""
+        self.recent = RecentPieces()
+        self.count = 0
+        """How many checkpoints the thread has had."""
+
+    # Making records. Nothing changes until they are applied.
+
+    def checkpoint_record(self, saved: SavedCheckpoint, whole: bool = False) -> ThreadRecord:
+        """The record of a checkpoint that is saved next."""
+        last = None if whole else self.last
+        recent = None if whole else self.recent
+        old = {} if last is None else last.values
+        changes = {
+            channel: change
+            for channel in (*old, *(each for each in saved.values if each not in old))
+            if (change := difference(old.get(channel), saved.values.get(channel), recent)) is not None
+        }
+        parent: str | int | None = saved.parent
+        if not whole and self.newest is not None and parent == self.newest.id:
+            parent = THE_NEWEST
+        rest = [
+            whole,
+            parent,
+            saved.v,
+            saved.ts,
+            _versions_since(None if last is None else last.versions, saved.versions),
+            _versions_since(None if last is None else last.seen, saved.seen),
+            saved.updated,
+            None if last is not None and last.extra == saved.extra else _as_data(saved.extra),
+            _as_data(saved.metadata),
+        ]
+        if whole:
+            rest += [self.count, self._early_writes(saved.id)]
+        return ThreadRecord(saved.step, saved.at, FORMAT, CHECKPOINT, saved.id, saved.source, changes, rest)
+
+    def writes_record(self, checkpoint: str, written: TaskWrites, at: float) -> ThreadRecord:
+        """The record of writes to a checkpoint."""
+        values: Mapping[str, Value] = {}
+        recent = None
+        step = 0
+        if self.newest is not None and checkpoint == self.newest.id:
+            values = self.newest.values
+            recent = self.recent
+            step = self.newest.step
+            checkpoint = ""
+        rest = _writes_data(written, values, recent)
+        return ThreadRecord(step, at, FORMAT, WRITES, checkpoint, "", {}, rest)
+
+    def count_with(self, record: ThreadRecord) -> int:
+        """How many checkpoints the thread has had, with the one of a record that is to be applied."""
+        is_new = self.newest is None or self.newest.id != record.name
+        return self.count + is_new
+
+    def _early_writes(self, id: str) -> list[list[Any]]:
+        """The writes that came before their checkpoints, as far as these may still come."""
+        found = []
+        for checkpoint, writes in self.early.items():
+            if checkpoint >= id:
+                found += [[checkpoint, _writes_data(each, {}, None)] for each in by_task(writes)]
+        return found
+
+    # Applying records
+
+    def apply(self, record: ThreadRecord) -> None:
+        """Advance by one record. Raises LookupError, TypeError or ValueError for one that doesn't fit."""
+        if record.format != FORMAT:
+            raise ValueError(f"its format is {record.format!r}")
+        if record.what == CHECKPOINT:
+            self._apply_checkpoint(record)
+        elif record.what == WRITES:
+            self._apply_writes(record.name, record.rest)
+        else:
+            self._start_over()
+
+    def _apply_checkpoint(self, record: ThreadRecord) -> None:
+        whole, parent, v, ts, versions, seen, updated, extra, metadata, *more = record.rest
+        if whole:
+            self.last = None
+            self.count, early = more
+            self._take_early(record.name, early)
+        last = self.last
+        if parent == THE_NEWEST:
+            if self.newest is None:
+                raise ValueError("its parent isn't known")
+            parent = self.newest.id
+        saved = SavedCheckpoint(record.name, parent, record.step, record.label, record.at)
+        stored: list[Piece] = []
+        saved.values = {} if last is None else dict(last.values)
+        for channel, change in record.changes.items():
+            recent = None if whole else self.recent
+            value = changed(saved.values.get(channel), change, recent, stored.append)
+            if value is None:
+                saved.values.pop(channel, None)
+            else:
+                saved.values[channel] = value
+        saved.v = v
+        saved.ts = ts
+        saved.versions = _with_changed(None if last is None else last.versions, versions)
+        saved.seen = _with_changed(None if last is None else last.seen, seen)
+        saved.updated = updated
+        saved.extra = _of_data(extra) if last is None or extra is not None else last.extra
+        saved.metadata = _of_data(metadata)
+        self.last = saved
+        self._keep(saved, stored)
+
+    def _keep(self, saved: SavedCheckpoint, stored: Iterable[Piece]) -> None:
+        known = self.all.get(saved.id)
+        newest = self.newest
+        if newest is not None and saved.id == newest.id:
+            known = newest
+        if known is not None:
+            saved.writes = known.writes
+        else:
+            saved.writes = self.early.pop(saved.id, {})
+            self.count += 1
+        if self.keeps_all:
+            self.all[saved.id] = saved
+        if newest is not None and saved.id < newest.id:
+            return
+        self.newest = saved
+        self.recent = RecentPieces()
+        for piece in stored:
+            self.recent.add(piece)
+
+    def _apply_writes(self, checkpoint: str, rest: list[Any]) -> None:
+        task_id, task_path, data = rest
+        newest = self.newest
+        is_newest = not checkpoint
+        if is_newest and newest is None:
+            raise ValueError("its checkpoint isn't known")
+        writes = self._writes_of(checkpoint)
+        stored: list[Piece] = []
+        for index, channel, change in data:
+            old = None
+            if is_newest and newest is not None:
+                old = newest.values.get(channel)
+            value = changed(old, change, self.recent if is_newest else None, stored.append)
+            if value is None:
+                raise ValueError("it has no value")
+            # The first write of a task at an index counts, except for errors, interrupts and the like.
+            if index < 0 or (task_id, index) not in writes:
+                writes[task_id, index] = Write(task_path, channel, value)
+        if is_newest:
+            for piece in stored:
+                self.recent.add(piece)
+
+    def _writes_of(self, checkpoint: str) -> Writes:
+        newest = self.newest
+        if newest is not None and checkpoint in ("", newest.id):
+            return newest.writes
+        known = self.all.get(checkpoint)
+        if known is not None:
+            return known.writes
+        if newest is not None and checkpoint < newest.id and not self.keeps_all:
+            return {}  # of an older checkpoint, of which nothing is known here
+        return self.early.setdefault(checkpoint, {})
+
+    def _take_early(self, id: str, early: list[Any]) -> None:
+        """Know of the writes that a whole checkpoint says have come before it, if this begins with it."""
+        if self.newest is not None:
+            return
+        self.early.clear()
+        for checkpoint, rest in early:
+            self._apply_writes(checkpoint, rest)
+
+
+def records_of(checkpoints: Iterable[SavedCheckpoint], early: Mapping[str, Writes]) -> Iterator[ThreadRecord]:
+    """The records of a thread that begins again, and has these checkpoints and no others."""
+    state = ThreadState()
+
+    def applied(record: ThreadRecord) -> ThreadRecord:
+        state.apply(record)
+        return record
+
+    yield ThreadRecord(0, 0.0, FORMAT, RESTART, "", "", {}, [])
+    for saved in sorted(checkpoints, key=lambda each: each.id):
+        yield applied(state.checkpoint_record(saved))
+        for written in by_task(saved.writes):
+            yield applied(state.writes_record(saved.id, written, saved.at))
+    for checkpoint, writes in early.items():
+        for written in by_task(writes):
+            yield applied(state.writes_record(checkpoint, written, 0.0))
+
+
+def by_task(writes: Writes) -> list[TaskWrites]:
+    """Writes in the order in which they came, those of one task together."""
+    tasks: dict[tuple[str, str], list[tuple[int, str, Value]]] = {}
+    for (task_id, index), write in writes.items():
+        tasks.setdefault((task_id, write.task_path), []).append((index, write.channel, write.value))
+    return [TaskWrites(*task, entries) for task, entries in tasks.items()]
+
+
+def _writes_data(
+    written: TaskWrites, values: Mapping[str, Value], recent: RecentPieces | None
+) -> list[Any]:
+    data = []
+    for index, channel, value in written.writes:
+        change = difference(values.get(channel), value, recent)
+        if change is None:
+            change = repetition(value, recent)
+        data.append([index, channel, change])
+    return [written.task_id, written.task_path, data]
+
+
+def _versions_since(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[Any]:
+    """The versions that changed; all of them, if one is gone."""
+    if old is None or not old.keys() <= new.keys():
+        return [True, dict(new)]
+    return [False, {key: value for key, value in new.items() if key not in old or _differ(old[key], value)}]
+
+
+def _differ(a: Any, b: Any) -> bool:
+    if type(a) is not type(b) or a != b:
+        return True
+    # What a node has seen is a dict of versions.
+    return type(a) is dict and any(_differ(a[key], b[key]) for key in a)
+
+
+def _with_changed(old: Mapping[str, Any] | None, data: list[Any]) -> dict[str, Any]:
+    is_all, versions = data
+    return dict(versions) if is_all else {**(old or {}), **versions}
+
+
+def _as_data(piece: Piece) -> Any:
+    return piece if type(piece) is bytes else list(piece)
+
+
+def _of_data(data: Any) -> Piece:
+    if type(data) is bytes:
+        return data
+    kind, content = data
+    return Typed(kind, content)
