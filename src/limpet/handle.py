@@ -27,7 +27,7 @@ from limpet.engine.sessions.start import tag_names
 from limpet.errors import LimpetError, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, foreign_run, refuse_thread
 from limpet.journal.waits import PostWait, Question, reason_of
 from limpet.threads.async_methods import async_version
 
@@ -328,6 +328,7 @@ class RunHandle(Generic[S]):
 
     def _need_graph(self, call: str) -> CompiledGraph:
         if self._compiled is None:
+            refuse_thread(self._client.head(self.run_id))
             unknown = UsageError(f"{call}() checks run {self.run_id!r} against its graph, {self.graph!r}")
             raise unknown.with_advice("give it with Runs(store, graphs=[…]), or ask graph.get(…) for the run")
         return self._compiled
@@ -365,6 +366,8 @@ class RunHandle(Generic[S]):
 
 def _why_no_result(info: RunInfo) -> LimpetError:
     run_id = info.run_id
+    if info.kind:
+        return foreign_run(run_id, info.kind)
     if info.status == PAUSED:
         paused = RunPaused(run_id, info.reason or "it waits", info.questions, info.node)
         return paused.with_advice(*way_on(info))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
 from limpet.defaults import KEPT_CHECKPOINTS, RETENTION_HOURS
@@ -26,7 +27,7 @@ from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
-from limpet.journal.store import ENDED
+from limpet.journal.store import ENDED, refuse_thread
 from limpet.stores.absent import is_absent, path_of, refuse_absent
 from limpet.stores.opening import open_store
 from limpet.threads.async_methods import async_version
@@ -476,6 +477,8 @@ class Runs:
         graph = self._graph_of(run_id)
         compiled = self._compiled_for(graph)
         if compiled is None:
+            with suppress(DamagedRecord):
+                refuse_thread(self._client.head(run_id))
             unknown = UsageError(f"{call}() checks run {run_id!r} against its graph, {graph!r}")
             raise unknown.with_advice("give it with Runs(store, graphs=[…])")
         return compiled

@@ -244,7 +244,7 @@ def _add_runs(parser: ArgumentParser) -> None:
 def _add_filters(parser: ArgumentParser) -> None:
     statuses = (
         "running, paused, completed, failed, cancelled; or queued, sleeping, retrying, waiting, abandoned, "
-        "quarantined, damaged; repeatable"
+        "quarantined, thread, damaged; repeatable"
     )
     parser.add_argument("--status", action="append", help=statuses)
     parser.add_argument("--of", metavar="NAME", help="only runs of the graph with this name; so does --graph")

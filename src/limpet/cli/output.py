@@ -38,6 +38,7 @@ STATUSES = {
     "waiting": "36",
     "abandoned": "31",
     "quarantined": "31",
+    "thread": "36",
 }
 SCHEDULE_STATUSES = {"active": "32", "overdue": "31", "ended": "2"}
 COLOURS = {**STATUSES, **SCHEDULE_STATUSES, "dim": "2", "bold": "1"}

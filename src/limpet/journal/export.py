@@ -8,7 +8,7 @@
 
 These 53 bytes mean the same in every version. The contents are one encoded dict: `run_id`, `graph`, `status`,
 `tags`, `parent`, `note`, when the run was `created` and `updated`, the version of `limpet` that wrote the file,
-`records`, and `priority`, which older files don't have. When the run was due isn't among them: an imported run
+`records`, and `priority`, which older files don't have. A thread of another library has its `plan`, too. When the run was due isn't among them: an imported run
 waits until a caller resumes it. The records are as in a store, in envelopes for the run's id and numbered from 1;
 the first is a snapshot. So each has its own format version and checksum, and code that reads old records reads old
 files.
@@ -28,7 +28,8 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import StoredTail, ViewedTail, history, read_progress, read_records
 from limpet.journal.record_shapes import decode_records
 from limpet.journal.records import SNAPSHOT, bundle
-from limpet.journal.store import COMPLETED, STATUSES, NewRun, RunHead, Tail
+from limpet.journal.store import COMPLETED, STATUSES, Labels, NewRun, RunHead, Tail, kind_of
+from limpet.journal.threads import bodies_of_thread, read_new_thread
 from limpet.journal.verify import head_damage
 from limpet.version import VERSION as LIMPET
 
@@ -51,6 +52,8 @@ class ExportedRun(NamedTuple):
     records: list[bytes]
     priority: int = 0
     queue: str = QUEUE
+    plan: str = ""
+    """Of a thread of another library, the format of its records."""
 
     @classmethod
     def from_tail(cls, tail: Tail) -> Self:
@@ -59,7 +62,11 @@ class ExportedRun(NamedTuple):
         The classes of its values needn't be known here: they are copied as they are stored.
         """
         head = tail.head
-        bodies = _bodies_from_snapshot(tail) if head.snapshot else []
+        bodies = []
+        if head.kind:
+            bodies = bodies_of_thread(tail)
+        elif head.snapshot:
+            bodies = _bodies_from_snapshot(tail)
         envelope = Envelope(head.run_id)
         return cls(
             run_id=head.run_id,
@@ -74,6 +81,7 @@ class ExportedRun(NamedTuple):
             records=[envelope.close(number, body) for number, body in enumerate(bodies, 1)],
             priority=head.priority,
             queue=head.queue,
+            plan=head.plan if head.kind else "",
         )
 
     @classmethod
@@ -111,7 +119,16 @@ class ExportedRun(NamedTuple):
         """The head of the run, as far as the file has it."""
         count = len(self.records)
         return RunHead(
-            self.run_id, self.graph, self.status, count, min(count, 1), 1, 0.0, 0.0, note=self.note
+            self.run_id,
+            self.graph,
+            self.status,
+            count,
+            min(count, 1),
+            1,
+            0.0,
+            0.0,
+            note=self.note,
+            plan=self.plan,
         )
 
     def with_record(self, body: bytes) -> Self:
@@ -139,7 +156,7 @@ class ExportedRun(NamedTuple):
         for number, data in enumerate(self.records, 1):
             body = old_envelope.open(number, data, left)
             left -= max(len(body) - len(data), 0)
-            if run_id != self.run_id:
+            if run_id != self.run_id and not kind_of(self.plan):
                 body = _with_run_id(self.run_id, number, body, run_id)
             records.append(new_envelope.close(number, body))
         return NewRun(
@@ -151,11 +168,12 @@ class ExportedRun(NamedTuple):
             parent=self.parent,
             note=self.note,
             priority=self.priority,
+            labels=Labels(plan=self.plan),
             queue=self.queue,
         )
 
     def _check_types(self) -> None:
-        texts = [self.run_id, self.graph, self.limpet, *self.tags]
+        texts = [self.run_id, self.graph, self.limpet, self.plan, *self.tags]
         if self.parent is not None:
             texts.append(self.parent)
         if type(self.tags) is not list or not all(type(text) is str for text in texts):
@@ -170,14 +188,20 @@ class ExportedRun(NamedTuple):
             raise ValueError("its priority isn't a number of at most 64 bits")
         if not isinstance(self.queue, str) or not self.queue:
             raise ValueError("its queue has no name")
+        if self.plan and not kind_of(self.plan):
+            raise ValueError("its plan is no format of threads")
 
 
 def read_new_run(run: NewRun) -> Progress | None:
-    """How far a run to be created has come, by all of its records; None for a completed run without records.
+    """How far a run to be created has come, by all of its records; None for one without records, and for a thread.
 
     Raises `DamagedRecord` for anything that would be damage in a store: nothing that reads runs may meet it later.
     Values of classes that aren't known here are `UnknownValue`s.
     """
+    if kind_of(run.labels.plan):
+        read_new_thread(run)
+        _check_head(RunHead(run.run_id, run.graph, run.status, 0, 0, 1, 0.0, 0.0, note=run.note), None)
+        return None
     count = len(run.records)
     head = RunHead(run.run_id, run.graph, run.status, count, min(count, 1), 1, 0.0, 0.0, note=run.note)
     progress = None
@@ -191,9 +215,13 @@ def read_new_run(run: NewRun) -> Progress | None:
             raise DamagedRecord(run.run_id, 1, "it is that of another run")
         if progress.graph != run.graph:
             raise DamagedRecord(run.run_id, 1, "it is that of a run of another graph")
-    for damage in head_damage(head, progress):
-        raise DamagedRecord(run.run_id, 0, damage.reason)
+    _check_head(head, progress)
     return progress
+
+
+def _check_head(head: RunHead, progress: Progress | None) -> None:
+    for damage in head_damage(head, progress):
+        raise DamagedRecord(head.run_id, 0, damage.reason)
 
 
 def _bodies_from_snapshot(tail: Tail) -> list[bytes]:

@@ -172,9 +172,13 @@ def kind_of(plan: str) -> str:
 
 def refuse_thread(head: RunHead) -> None:
     """Raise `ForeignRun` for a thread of another library: the one rule for all that only our own runs can do."""
-    kind = head.kind
-    if kind:
-        raise ForeignRun(head.run_id, kind, LIBRARIES.get(kind, kind))
+    if head.kind:
+        raise foreign_run(head.run_id, head.kind)
+
+
+def foreign_run(run_id: str, kind: str) -> ForeignRun:
+    """The error for a thread of another library, by its kind."""
+    return ForeignRun(run_id, kind, LIBRARIES.get(kind, kind))
 
 
 def is_due_by(now: float, due: float | None, created: float) -> bool:

@@ -125,6 +125,13 @@ def _checkpoint(run_id: str, record: ThreadRecord) -> Checkpoint:
     )
 
 
+def bodies_of_thread(tail: Tail) -> list[bytes]:
+    """The bodies of a thread's records. Raises `DamagedRecord`."""
+    thread_checkpoints(tail)
+    envelope = Envelope(tail.head.run_id)
+    return [envelope.open(number, data) for number, data in enumerate(tail.records, tail.first)]
+
+
 def read_new_thread(run: NewRun) -> None:
     """Check a thread that is to be created with these records. Raises `DamagedRecord` for what isn't a thread's."""
     if run.status != PAUSED or not run.records:

@@ -17,7 +17,8 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import StoredTail, apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail, checked_id
+from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail, checked_id, kind_of
+from limpet.journal.threads import CHECKPOINT, format_of_journal, read_thread
 from limpet.journal.writer import summary
 
 MAX_MISSING = 1_000_000
@@ -95,7 +96,7 @@ def verify(store: Store, run_id: str) -> Verification:
     except DamagedRecord as damage:
         return Verification(run_id, None, 0, 0, [Damage(damage.sequence, damage.reason)], [], False, [])
     _refuse_encrypted(head, found)
-    check = _JournalCheck(head, found)
+    check = _check_of(head)(head, found)
     check.follow_records()
     restorable = check.restore() and problem is None
     faults = store.faults() if provides(store, Inspectable) else []
@@ -229,6 +230,9 @@ def _head_of_journal(run_id: str, found: FoundRecords) -> RunHead:
     first = min(found)
     newest = max(found)
     head = RunHead(run_id, "", DAMAGED, newest, snapshot=0, fence=0, created=0.0, updated=0.0)
+    plan = format_of_journal(run_id, sorted(found.items()))
+    if plan:
+        return head._replace(graph=kind_of(plan), plan=plan, snapshot=first)
     progress: Progress | None = None
     is_whole = False
     snapshot = 0
@@ -389,6 +393,34 @@ class _JournalCheck:
     def _note_step(self, step: int, progress: Progress | None) -> None:
         if progress is not None and step >= 0:
             self.steps.append(step)
+
+
+class _ThreadCheck(_JournalCheck):
+    """The same for a thread of another library: what its records hold is checked as far as we know it."""
+
+    def follow_records(self) -> None:
+        """Read the records; note damaged ones, and the steps of its checkpoints."""
+        steps: dict[int, None] = {}
+        unreadable = {*self.damaged, *self.missing}
+        for number, data in enumerate(self.records, self.first):
+            if number in unreadable:
+                continue
+            try:
+                records = [*read_thread(Tail(self.head, number, [data]))]
+            except LimpetError as problem:
+                self.damaged[number] = getattr(problem, "reason", str(problem))
+                continue
+            steps.update((record.step, None) for _, record in records if record.what == CHECKPOINT)
+        self.steps = sorted(steps)
+
+    def restore(self) -> bool:
+        """Whether all records are there from the newest one on that needs none before it."""
+        needed = range(self.head.snapshot, self.head.sequence + 1)
+        return not any(number in needed for number in (*self.damaged, *self.missing))
+
+
+def _check_of(head: RunHead) -> type[_JournalCheck]:
+    return _ThreadCheck if head.kind else _JournalCheck
 
 
 def head_damage(head: RunHead, newest: Progress | None) -> list[Damage]:

@@ -10,8 +10,9 @@ from limpet.engine.following.run_events import STOPS, Event, EventMaker
 from limpet.errors import DamagedRecord
 from limpet.journal.inbox import read_output
 from limpet.journal.reader import ViewedTail, read_records
-from limpet.journal.records import SNAPSHOT
+from limpet.journal.records import SNAPSHOT, THREAD
 from limpet.journal.store import ENDED, RunHead, Store, Tail
+from limpet.journal.threads import read_thread
 
 FIRST_PAGE = 64
 LARGEST_PAGE = 2048
@@ -82,7 +83,7 @@ class EventFeed:
         tail, gap = self._read_page()
         head = tail.head
         self._given.check(head)
-        self._learn_secrets()
+        self._learn_secrets(bool(head.kind))
         entries: list[Entry] = []
         if gap and self._damage is None:
             entries.append(self._skipped(head, tail.first, gap))
@@ -135,9 +136,9 @@ class EventFeed:
             self._damage = self._damage or damage
             return tail
 
-    def _learn_secrets(self) -> None:
+    def _learn_secrets(self, is_thread: bool) -> None:
         """Find out which keys are secret, if the reader that made the cursor knew that some are."""
-        if self._knows_secrets:
+        if self._knows_secrets or is_thread:
             return
         tail = self._store.read(self._run_id)
         if tail.records:
@@ -198,6 +199,9 @@ class EventFeed:
     def _records(self, tail: Tail, number: int, data: bytes) -> list[list[Any]]:
         """What a stored record holds; nothing if it is damaged, which is noted."""
         try:
+            if tail.head.kind:
+                found = read_thread(Tail(tail.head, number, [data]))
+                return [[THREAD, *record] for _, record in found]
             return [record for _, record in read_records(ViewedTail(tail.head, number, [data]))]
         except DamagedRecord as damage:
             self._damage = self._damage or damage

@@ -17,9 +17,10 @@ from limpet.graphs.secrets import MASK, masked
 from limpet.graphs.workflow.state import TASK_SKIPPED
 from limpet.journal.delta import read_delta
 from limpet.journal.open_parallel_section import BEGIN, SKIP, Key
-from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP
+from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP, THREAD
 from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+from limpet.journal.threads import CHECKPOINT, ThreadRecord
 from limpet.journal.waits import (
     ADVANCE,
     ANSWER,
@@ -103,6 +104,8 @@ class EventMaker:
     def _events(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
         if record[0] == SNAPSHOT:
             return self._of_snapshot(number, record, after_gap)
+        if record[0] == THREAD:
+            return self._of_thread(ThreadRecord(*record[1:]))
         path: Sequence[Key] = ()
         inner = record
         if record[0] == NESTED:
@@ -129,6 +132,22 @@ class EventMaker:
         if len(path) > 1:
             place["branch"] = self.root.name(path[:-1])
         return place
+
+    def _of_thread(self, record: ThreadRecord) -> list[Event]:
+        """A checkpoint of another library is a step. Its values are that library's: only their keys are given."""
+        if record.what != CHECKPOINT:
+            return []
+        return [
+            {
+                "type": "step",
+                "run_id": self.run_id,
+                "at": record.at,
+                "step": record.step,
+                "node": record.label,
+                "keys": list(record.changes),
+                "checkpoint": record.name,
+            }
+        ]
 
     def _of_snapshot(self, number: int, record: list[Any], after_gap: bool) -> list[Event]:
         """A snapshot is an event where the run begins or is set back, and where nothing else says why it stopped."""

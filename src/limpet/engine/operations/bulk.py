@@ -14,7 +14,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations.cancel import CANCELLED_ALREADY, ended_already
-from limpet.engine.operations.run_info import ABANDONED, RunInfo, info_at_last_stop, run_info
+from limpet.engine.operations.run_info import (
+    ABANDONED,
+    RunInfo,
+    info_at_last_stop,
+    run_info,
+    unfit_as_thread,
+)
 from limpet.engine.operations.run_query import RunQuery, Search, check_limit
 from limpet.errors import AlreadyCompleted, Conflict, KeyMissing, LimpetError, RunNotFound, UsageError
 from limpet.journal.store import CANCELLED, DAMAGED, ENDED, RUNNING
@@ -186,6 +192,8 @@ def refuse_unknown_graphs(planned: Outcomes, is_known: Callable[[str], bool]) ->
 
 def unfit_to_cancel(info: RunInfo) -> str:
     """Why a run can't be cancelled; empty if it can."""
+    if info.kind:
+        return unfit_as_thread(info)
     if info.status == CANCELLED:
         return CANCELLED_ALREADY
     if info.status in ENDED:

@@ -17,7 +17,7 @@ from limpet.graphs.state import new_id
 from limpet.journal.inbox import cancel_post
 from limpet.journal.progress import Progress
 from limpet.journal.reader import ViewedTail, read_progress
-from limpet.journal.store import CANCELLED, ENDED, PAUSED, RunHead
+from limpet.journal.store import CANCELLED, ENDED, PAUSED, RunHead, refuse_thread
 
 CANCELLED_ALREADY: Final = "it is cancelled already"
 """Why there was nothing to do."""
@@ -58,6 +58,7 @@ def _cancel_one(client: LeaseClient, run_id: str, plan: Plan | None = None) -> b
                 _cancel_if_paused(client, run_id)
         return True
     head = client.head(run_id)
+    refuse_thread(head)
     if plan is not None:
         check_own(plan, run_id, head.graph)
     if head.status == CANCELLED:

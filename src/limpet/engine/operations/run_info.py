@@ -35,8 +35,10 @@ from limpet.journal.store import (
     RUNNING,
     STATUSES,
     RunHead,
+    LIBRARIES,
     Store,
     is_due_by,
+    kind_of,
 )
 from limpet.journal.verify import readable_head
 from limpet.journal.waits import INTERRUPTED, MESSAGE, PostWait, Question, box_of, reason_of
@@ -48,6 +50,7 @@ RETRYING: Final = "retrying"
 WAITING: Final = "waiting"
 ABANDONED: Final = "abandoned"
 QUARANTINED: Final = "quarantined"
+THREAD: Final = "thread"
 
 
 class ShownStatus(NamedTuple):
@@ -70,6 +73,7 @@ SHOWN_STATUSES: Final = (
     ),
     ShownStatus(ABANDONED, RUNNING, "the process that holds it has crashed, or its lease has expired"),
     ShownStatus(QUARANTINED, FAILED, "its process crashed too many times in a row at the same node"),
+    ShownStatus(THREAD, PAUSED, "it is a thread of another library, such as LangGraph, which continues it"),
 )
 """`RunInfo.shown_status` gives these."""
 
@@ -129,6 +133,11 @@ class RunInfo(NamedTuple):
         return status_for_people(self, (self.error or {}).get("type"), self.lease_expired, now)
 
     @property
+    def kind(self) -> str:
+        """The library whose thread it is, such as "langgraph"; "" for a run that Limpet executes."""
+        return kind_of(self.plan)
+
+    @property
     def waits_for_approval(self) -> bool:
         """Whether it was interrupted before or after a node: `answer()` without a value approves it."""
         return self.status == PAUSED and not self.questions and (self.reason or "").startswith(INTERRUPTED)
@@ -159,7 +168,7 @@ def status_for_people(run: RunInfo | RunHead, error: str | None, has_expired: bo
     if run.status == FAILED and error == RunQuarantined.__name__:
         return QUARANTINED
     if run.status != RUNNING:
-        return run.status
+        return THREAD if run.status == PAUSED and kind_of(run.plan) else run.status
     if run.holder is not None:
         return ABANDONED if has_expired or is_dead(run.holder) else RUNNING
     if is_due_by(now, run.due, run.created):
@@ -221,6 +230,9 @@ def way_on(info: RunInfo) -> WayOn:
             return WayOn(f"retry({run_id!r}) hands it back to the workers", "retry")
         case "cancelled":
             return WayOn(f"resume({run_id!r}) continues it all the same", "resume")
+        case "thread":
+            library = LIBRARIES.get(info.kind, info.kind)
+            return WayOn(f"{library} continues it: invoke its graph with its thread_id", "")
         case "damaged":
             return WayOn(f"verify({run_id!r}) lists what is damaged", "verify")
         case _:
@@ -229,10 +241,17 @@ def way_on(info: RunInfo) -> WayOn:
 
 def unfit_to_retry(info: RunInfo) -> str:
     """Why a run can't be retried; empty if it can. A retry neither answers nor approves anything."""
+    if why := unfit_as_thread(info):
+        return why
     is_waiting = bool(info.questions) or info.waits_for_approval
     if info.status in (FAILED, CANCELLED) or (info.status == PAUSED and not is_waiting):
         return ""
     return f"it is {info.shown_status}: only a run that failed, or was cancelled, forked or rolled back, is retried"
+
+
+def unfit_as_thread(info: RunInfo) -> str:
+    """Why nothing is done with a thread of another library; empty for a run that Limpet executes."""
+    return f"it is a thread of {LIBRARIES.get(info.kind, info.kind)}" if info.kind else ""
 
 
 def run_info(head: RunHead) -> RunInfo:

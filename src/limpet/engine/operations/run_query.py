@@ -26,6 +26,7 @@ from limpet.engine.operations.run_info import (
     RETRYING,
     SHOWN_STATUSES,
     SLEEPING,
+    THREAD,
     WAITING,
     RunInfo,
     RunList,
@@ -38,7 +39,7 @@ from limpet.engine.operations.run_info import (
 from limpet.engine.sessions.start import tag_names
 from limpet.errors import RunQuarantined, UsageError, did_you_mean
 from limpet.journal.run_filter import UNHELD, Cursor, LeaseState, RunFilter
-from limpet.journal.store import DAMAGED, FAILED, RUNNING, RunHead
+from limpet.journal.store import DAMAGED, FAILED, PAUSED, RUNNING, RunHead
 
 _FREE: Final = RunFilter((RUNNING,), lease_states=(LeaseState.FREE,))
 
@@ -50,6 +51,7 @@ FILTER_BY_SHOWN_STATUS: Final = {
     # Also those whose lease is valid: its holder may be known to be dead.
     ABANDONED: RunFilter((RUNNING,), lease_states=(LeaseState.HELD, LeaseState.EXPIRED)),
     QUARANTINED: RunFilter((FAILED,), error=RunQuarantined.__name__),
+    THREAD: RunFilter((PAUSED,)),
 }
 """What to ask a store for, to find all runs that are shown with a status."""
 

@@ -12,7 +12,7 @@ from limpet.errors import UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import letter_post
-from limpet.journal.store import COMPLETED, ENDED, RunHead
+from limpet.journal.store import COMPLETED, ENDED, RunHead, refuse_thread
 from limpet.journal.waits import MESSAGE
 
 
@@ -34,6 +34,7 @@ def send(
             "keep them in one of Limpet's own stores: SQLite, PostgreSQL, Redis, files or memory"
         )
     head = client.head(run_id)
+    refuse_thread(head)
     if plan is not None:
         check_own(plan, run_id, head.graph)
     _refuse_stopped(head)

@@ -34,6 +34,7 @@ from limpet.journal.reader import (
 )
 from limpet.journal.records import SNAPSHOT
 from limpet.journal.store import RunHead, Store, Tail
+from limpet.journal.threads import thread_checkpoints
 from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
 
 LONG_JOURNAL: Final = 1000
@@ -88,8 +89,13 @@ def _step_row(step: Checkpoint) -> tuple[str, ...]:
 
 
 def checkpoints(client: LeaseClient, run_id: str) -> list[Checkpoint]:
-    """All steps of a run that its journal still has, oldest first. Raises `DamagedRecord` for a damaged record."""
+    """All steps of a run that its journal still has, oldest first; of a thread, its checkpoints as they were saved.
+
+    Raises `DamagedRecord` for a damaged record.
+    """
     tail = whole_tail(client.store, run_id)
+    if tail.head.kind:
+        return thread_checkpoints(tail)
     found = history(ViewedTail(*tail))
     check_complete(tail)
     return StepList(found)
@@ -271,7 +277,7 @@ def _tail_around(store: Store, run_id: str, step: int, following: int = 0) -> Ta
     """
     try:
         head = store.head(run_id)
-        if head.sequence < LONG_JOURNAL or type(step) is not int:
+        if head.sequence < LONG_JOURNAL or head.kind or type(step) is not int:
             return None
         last = _last_record(store, head, step)
         if last == 0:

@@ -16,7 +16,7 @@ from limpet.errors import StoreError, StoreUnavailable
 from limpet.graphs.secrets import MASK
 from limpet.journal.export import ExportedRun
 from limpet.journal.reader import ViewedTail, read_records
-from limpet.journal.store import RUNNING
+from limpet.journal.store import RUNNING, kind_of
 from limpet.server.endpoint import (
     ANSWERS_AS,
     ANYTHING,
@@ -141,6 +141,8 @@ def _has_secrets(exported: ExportedRun) -> bool:
     """Whether a run has anything that is masked wherever it is shown, or has asked a secret question."""
     if not exported.records:
         return False
+    if kind_of(exported.plan):
+        return False  # Limpet masks nothing of what another library keeps
     tail = ViewedTail(exported.head(), 1, exported.records)
     parts = (part for _, record in read_records(tail) for part in all_parts(shown_value(record)))
     return any(part == MASK or _is_secret_question(part) for part in parts)
