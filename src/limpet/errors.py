@@ -226,7 +226,9 @@ class ForeignRun(UsageError):
         super().__init__(
             f"run {run_id!r} is a thread of {library}, whose checkpoints are kept here, and no run of Limpet"
         )
-        self.advice = f"use {library} for it: invoke, get_state and update_state of its graph, with its thread_id"
+        self.advice = (
+            f"use {library} for it: invoke, get_state and update_state of its graph, with its thread_id"
+        )
 
 
 class UnstorableValue(UsageError):

@@ -164,6 +164,8 @@ def _next_commands(info: RunInfo, args: Namespace) -> list[NextCommand]:
         return [here, _hand_back(run_id, args, *NEW_DEADLINE)]
     if info.status == "failed":
         return [graph_command(RETRY_HERE, "resume", args, run_id), _hand_back(run_id, args)]
+    if info.kind:
+        return []  # another library continues it
     if info.status == "paused":
         here = graph_command(f"{info.reason or 'It is paused'}. Resume it with:", "resume", args, run_id)
         return [here, _command_for_worker(info, args)]

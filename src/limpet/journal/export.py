@@ -6,12 +6,12 @@
     bytes 21-52   SHA-256 over bytes 0-20 and the contents
     bytes 53-     the contents
 
-These 53 bytes mean the same in every version. The contents are one encoded dict: `run_id`, `graph`, `status`,
-`tags`, `parent`, `note`, when the run was `created` and `updated`, the version of `limpet` that wrote the file,
-`records`, and `priority`, which older files don't have. A thread of another library has its `plan`, too. When the run was due isn't among them: an imported run
-waits until a caller resumes it. The records are as in a store, in envelopes for the run's id and numbered from 1;
-the first is a snapshot. So each has its own format version and checksum, and code that reads old records reads old
-files.
+These 53 bytes mean the same in every version. The contents are one encoded dict: `run_id`, `graph`, `status`, `tags`,
+`parent`, `note`, when the run was `created` and `updated`, the version of `limpet` that wrote the file, `records`,
+and `priority`, which older files don't have. A thread of another library has its `plan`, too. When the run was due
+isn't among them: an imported run waits until a caller resumes it. The records are as in a store, in envelopes for the
+run's id and numbered from 1; the first is a snapshot. So each has its own format version and checksum, and code that
+reads old records reads old files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Threads of other libraries: runs whose records are another library's checkpoints, which Limpet only keeps.
 
-A thread has a head and a journal like any run: its records are in our envelopes, and a store knows no difference. What
-tells it apart is the plan in its head, which is the format of its records: `langgraph:1`. It has no lease and no due
-time, and its status is `paused`. So no worker takes it, and nothing expires it unless paused runs are to expire.
+A thread has a head and a journal like any run: its records are in our envelopes, and a store knows no difference.
+What tells it apart is the plan in its head, which is the format of its records: `langgraph:1`. It has no lease and no
+due time, and its status is `paused`. So no worker takes it, and nothing expires it unless paused runs are to expire.
 
 Each record begins like all others, with its kind, a step, a time and a number of crashes (0). After those:
 

@@ -1,7 +1,7 @@
 """Which checkpoints stay when others are deleted: those that are wanted, and what these need to be restored.
 
-A `DeltaChannel` of LangGraph stores its whole value now and then only. In between it stores nothing in a checkpoint: its
-value is made of the newest whole one among the ancestors, and of all that was written since. So an ancestor up to
+A `DeltaChannel` of LangGraph stores its whole value now and then only. In between it stores nothing in a checkpoint:
+its value is made of the newest whole one among the ancestors, and of all that was written since. So an ancestor up to
 there must stay, though it isn't wanted itself.
 """
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from asyncio import to_thread
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from time import time
 from typing import Any, cast
 
@@ -16,11 +17,11 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
     PendingWrite,
-    SerializerProtocol,
     get_checkpoint_id,
     get_checkpoint_metadata,
     writes_sort_key,
 )
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from limpet.errors import UsageError
 from limpet.integrations.langgraph.additions import NewCheckpoint, NewWrites
@@ -33,18 +34,22 @@ from limpet.integrations.langgraph.thread_state import (
     records_of,
 )
 from limpet.integrations.langgraph.values import from_pieces, load_piece
+from limpet.journal.threads import ThreadRecord
 from limpet.stores.opening import open_store
-from limpet.threads.async_methods import async_version
+from limpet.threads.async_methods import change_in_thread
+
+PendingWrites = list[PendingWrite]
+Records = Iterator[ThreadRecord] | None
 
 KEEP_LATEST = "keep_latest"
 DELETE = "delete"
 
 
 class LimpetSaver(BaseCheckpointSaver[int]):
-    """Keeps the checkpoints of LangGraph's threads in a store of Limpet: `builder.compile(checkpointer=LimpetSaver(…))`.
+    """Keeps LangGraph's checkpoints in a store of Limpet: `builder.compile(checkpointer=LimpetSaver(store))`.
 
-    `store` is whatever `open_store` takes, such as "sqlite:///runs.db" or "postgresql://…". `serde` is LangGraph's own
-    serializer, unless you give another: it decides which values can be stored, and which classes are restored.
+    `store` is whatever `open_store` takes, such as "sqlite:///runs.db" or "postgresql://…". `serde` is LangGraph's
+    own serializer, unless you give another: it decides which values can be stored, and which classes are restored.
 
     What `put` and `put_writes` were given is durable when they return, at the level of the store. Stored is what
     changed: of a list the new items, of a dict the new entries. Any number of threads and processes may use a thread
@@ -58,9 +63,9 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         super().__init__(serde=serde)
         opened = open_store(store)
         if not opened.abilities.deltas:
-            raise UsageError(f"{opened} keeps whole checkpoints only, and no threads of LangGraph").with_advice(
-                "give one of Limpet's own stores: SQLite, PostgreSQL, Redis, files or memory"
-            )
+            raise UsageError(
+                f"{opened} keeps whole checkpoints only, and no threads of LangGraph"
+            ).with_advice("give one of Limpet's own stores: SQLite, PostgreSQL, Redis, files or memory")
         self._threads = ThreadJournals(opened)
 
     def put(
@@ -107,7 +112,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         wanted = get_checkpoint_id(config)
         if newest is None or wanted in (None, "", newest.saved.id):
             return None if newest is None else self._tuple(name, newest.saved, newest.writes)
-        saved = self._threads.whole(name).all.get(cast(str, wanted))
+        saved = self._threads.whole(name).all.get(wanted)
         return None if saved is None else self._tuple(name, saved, saved.writes)
 
     def list(
@@ -118,7 +123,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """The checkpoints that match, newest first: of a thread, or of all; in one namespace, if the config has one."""
+        """The checkpoints that match, newest first: of a thread, or of all; in one namespace, if one is given."""
         wanted = None if config is None else get_checkpoint_id(config)
         end = None if before is None else get_checkpoint_id(before)
         left = limit
@@ -176,11 +181,11 @@ class LimpetSaver(BaseCheckpointSaver[int]):
             self._keep(name, lambda saved: str(self._metadata(saved).get("run_id")) not in wanted)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy all of a thread to another one. If that exists, it keeps those of its checkpoints that have other ids."""
+        """Copy all of a thread to another one, which keeps those of its own checkpoints that have other ids."""
         for name in [*self._of_thread(source_thread_id)]:
             source = self._threads.whole(name)
 
-            def with_source(target: ThreadState, source: ThreadState = source) -> Any:
+            def with_source(target: ThreadState, source: ThreadState = source) -> Records:
                 if not source.all and not source.early:
                     return None
                 merged = {**target.all, **source.all}
@@ -202,14 +207,51 @@ class LimpetSaver(BaseCheckpointSaver[int]):
             for name in [*self._of_thread(thread_id)]:
                 self._threads.rewrite(name, self._only_newest)
 
-    aget_tuple = async_version(get_tuple)  # type: ignore[assignment]  # mypy compares the kinds of callables
-    aput = async_version(put, changes=True)  # type: ignore[assignment]
-    aput_writes = async_version(put_writes, changes=True)  # type: ignore[assignment]
-    adelete_thread = async_version(delete_thread, changes=True)  # type: ignore[assignment]
-    adelete_for_runs = async_version(delete_for_runs, changes=True)  # type: ignore[assignment]
-    acopy_thread = async_version(copy_thread, changes=True)  # type: ignore[assignment]
-    aprune = async_version(prune, changes=True)  # type: ignore[assignment]
-    aget_delta_channel_history = async_version(get_delta_channel_history)  # type: ignore[assignment]
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """`get_tuple` without blocking the event loop."""
+        return await to_thread(self.get_tuple, config)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """`put` without blocking the event loop."""
+        return await change_in_thread(self.put, config, checkpoint, metadata, new_versions)
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """`put_writes` without blocking the event loop."""
+        await change_in_thread(self.put_writes, config, writes, task_id, task_path)
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """`delete_thread` without blocking the event loop."""
+        await change_in_thread(self.delete_thread, thread_id)
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """`delete_for_runs` without blocking the event loop."""
+        await change_in_thread(self.delete_for_runs, run_ids)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """`copy_thread` without blocking the event loop."""
+        await change_in_thread(self.copy_thread, source_thread_id, target_thread_id)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = KEEP_LATEST) -> None:
+        """`prune` without blocking the event loop."""
+        await change_in_thread(self.prune, thread_ids, strategy=strategy)
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """`get_delta_channel_history` without blocking the event loop."""
+        return await to_thread(self.get_delta_channel_history, config=config, channels=channels)
 
     async def alist(
         self,
@@ -220,8 +262,6 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list` without blocking the event loop."""
-        from asyncio import to_thread
-
         found = self.list(config, filter=filter, before=before, limit=limit)
         while (each := await to_thread(next, found, None)) is not None:
             yield each
@@ -256,23 +296,21 @@ class LimpetSaver(BaseCheckpointSaver[int]):
     def _metadata(self, saved: SavedCheckpoint) -> dict[str, Any]:
         return cast(dict[str, Any], load_piece(saved.metadata, self.serde))
 
-    def _only_newest(self, state: ThreadState) -> Any:
+    def _only_newest(self, state: ThreadState) -> Records:
         if state.newest is None:
             return None
         newest = state.newest.id
         return self._kept_records(state, {each for each in state.all if each != newest})
 
-    def _keep(self, name: ThreadName, is_kept: Any) -> None:
+    def _keep(self, name: ThreadName, is_kept: Callable[[SavedCheckpoint], bool]) -> None:
         """Delete the checkpoints of a namespace that aren't kept."""
 
-        def kept(state: ThreadState) -> Any:
-            return self._kept_records(
-                state, {each.id for each in state.all.values() if not is_kept(each)}
-            )
+        def kept(state: ThreadState) -> Records:
+            return self._kept_records(state, {each.id for each in state.all.values() if not is_kept(each)})
 
         self._threads.rewrite(name, kept)
 
-    def _kept_records(self, state: ThreadState, unwanted: Collection[str]) -> Any:
+    def _kept_records(self, state: ThreadState, unwanted: Collection[str]) -> Records:
         kept = checkpoints_without(state.all, unwanted, self._metadata)
         if len(kept) == len(state.all):
             return None
@@ -300,7 +338,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
             pending_writes=self._pending(writes),
         )
 
-    def _pending(self, writes: Writes, channels: Collection[str] | None = None) -> list[PendingWrite]:
+    def _pending(self, writes: Writes, channels: Collection[str] | None = None) -> PendingWrites:
         """Writes in the order in which LangGraph applies them."""
         ordered = sorted(writes.items(), key=lambda each: writes_sort_key(each[1].task_path, *each[0]))
         return [
@@ -314,7 +352,7 @@ class _History:
     """What the ancestors of a checkpoint have written to a channel."""
 
     def __init__(self) -> None:
-        self.writes: list[PendingWrite] = []
+        self.writes: PendingWrites = []
         self.has_seed = False
         self.seed: Any = None
 

@@ -105,7 +105,6 @@ class KnownThread:
             self.policy.weight += size + RECORD_WEIGHT * len(tail.records)
         self.head = tail.head
 
-
     def whole_if_worthwhile(self, addition: Addition, weight: int) -> ThreadRecord | None:
         """What to store in place of a record of this weight, if reading from there on is worth the bytes."""
         if self.policy.weight + weight < self.policy.next_check:

@@ -2,15 +2,17 @@
 
 Each record is applied here, by the process that writes it and by each one that reads it, so that both know the same.
 A checkpoint is stored as its difference to the one that was saved before it, whichever that was: after a fork, too.
-Now and then one is stored whole, with what else later records may refer to. A store reads from the newest of these on.
+Now and then one is stored whole, with what else later records may refer to. A store reads from the newest of these
+on.
 
 The records are those of `journal/threads.py`. Here is what `changes` and `rest` are:
 
     CHECKPOINT   changes: by channel, see `values.py`
-                 rest: whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`, the
-                 versions of its channels, those that its nodes have seen, its updated channels, a piece with anything
-                 else of it (nil: as before), a piece with its metadata; and if it is whole, how many checkpoints the
-                 thread has had, and writes that came before their checkpoints: `[checkpoint, rest of WRITES]`
+                 rest: whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`,
+                 the versions of its channels, those that its nodes have seen, its updated channels, a piece with
+                 anything else of it (nil: as before), a piece with its metadata; and if it is whole, how many
+                 checkpoints the thread has had, and writes that came before their checkpoints: `[checkpoint, rest of
+                 WRITES]`
     WRITES       rest: the id of the task, its path, and `[index, channel, value]` for each write
 
 Versions are `[true, all]`, or `[false, those that changed]`. The empty name of WRITES is the newest checkpoint: then
@@ -22,7 +24,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from limpet.integrations.langgraph.values import Piece, RecentPieces, Typed, Value, changed, difference, repetition
+from limpet.integrations.langgraph.values import (
+    Piece,
+    RecentPieces,
+    Typed,
+    Value,
+    changed,
+    difference,
+    repetition,
+)
 from limpet.journal.threads import CHECKPOINT, RESTART, WRITES, ThreadRecord
 
 FORMAT: Final = "langgraph:1"
@@ -300,9 +310,7 @@ def by_task(writes: Writes) -> list[TaskWrites]:
     return [TaskWrites(*task, entries) for task, entries in tasks.items()]
 
 
-def _writes_data(
-    written: TaskWrites, values: Mapping[str, Value], recent: RecentPieces | None
-) -> list[Any]:
+def _writes_data(written: TaskWrites, values: Mapping[str, Value], recent: RecentPieces | None) -> list[Any]:
     data = []
     for index, channel, value in written.writes:
         change = difference(values.get(channel), value, recent)

@@ -1,9 +1,9 @@
 """Values of channels in pieces, and how one differs from the one before: what is stored of it is only that.
 
-A piece is a value, or a part of one, as LangGraph's serializer encodes it. A list has a piece for each item, a dict for
-each of its entries, and anything else is one piece. Two values are compared by their pieces, so by what is stored: an
-object that was changed in place differs, and 1, True and 1.0 are three things. What the serializer decodes from the
-pieces is what it would decode from the whole.
+A piece is a value, or a part of one, as LangGraph's serializer encodes it. A list has a piece for each item, a dict
+for each of its entries, and anything else is one piece. Two values are compared by their pieces, so by what is
+stored: an object that was changed in place differs, and 1, True and 1.0 are three things. What the serializer decodes
+from the pieces is what it would decode from the whole.
 
 As data, a value that changed is one of these. The entries of a list are pieces, those of a dict `[key, piece]`; and
 `[first, count]` stands for that many entries of the value before.
@@ -125,17 +125,16 @@ def from_pieces(value: Value, serializer: Serializer) -> Any:
 
 def load_piece(piece: Piece, serializer: Serializer) -> Any:
     """The value of one piece."""
-    if type(piece) is bytes:
-        return serializer.loads_typed((_USUAL, piece))
-    kind, data = piece
-    return serializer.loads_typed((kind, data))
+    if isinstance(piece, Typed):
+        return serializer.loads_typed((piece.type, piece.data))
+    return serializer.loads_typed((_USUAL, piece))
 
 
 class RecentPieces:
     """The pieces that were stored since the newest checkpoint, and with it: numbers stand for them.
 
-    What a task writes is stored twice by LangGraph, as its write and in the channel of the next checkpoint. The second
-    time a number is enough.
+    What a task writes is stored twice by LangGraph, as its write and in the channel of the next checkpoint. The
+    second time a number is enough.
     """
 
     __slots__ = ("_numbers", "_pieces")
@@ -167,7 +166,7 @@ class RecentPieces:
 
 
 def _size(piece: Piece) -> int:
-    return len(piece) if type(piece) is bytes else len(piece[1])
+    return len(piece.data) if isinstance(piece, Typed) else len(piece)
 
 
 def difference(old: Value | None, new: Value | None, recent: RecentPieces | None) -> list[Any] | None:
@@ -182,9 +181,7 @@ def difference(old: Value | None, new: Value | None, recent: RecentPieces | None
     if old is not None and old.form == new.form:
         before = old.entries
     stored = _stored_pair if new.form == DICT else _stored_part
-    entries = [
-        each if type(each) is range else stored(each, recent) for each in _runs(before, new.entries)
-    ]
+    entries = [each if type(each) is range else stored(each, recent) for each in _runs(before, new.entries)]
     return [new.form, [[each.start, len(each)] if type(each) is range else each for each in entries]]
 
 
@@ -212,13 +209,13 @@ def _runs(old: Sequence[Entry], new: Sequence[Entry]) -> Iterator[Any]:
             if following < len(old):
                 for place, known in enumerate(old):
                     places.setdefault(known, place)
-        place = places.get(entry)
-        if place is None:
+        found = places.get(entry)
+        if found is None:
             # An entry that was replaced: the next one may be the next of the old ones again.
             run = range(following + 1, following + 1)
             yield entry
         else:
-            run = range(place, place + 1)
+            run = range(found, found + 1)
     if run:
         yield run
 
@@ -229,9 +226,9 @@ def _stored_pair(entry: tuple[str, Part], recent: RecentPieces | None) -> list[A
 
 
 def _stored_part(part: Part, recent: RecentPieces | None) -> Any:
-    if type(part) is Listed:
+    if isinstance(part, Listed):
         return [[_stored_part(piece, recent) for piece in part.pieces]]
-    number = None if recent is None else recent.number_of(part)  # type: ignore[arg-type]
+    number = None if recent is None else recent.number_of(part)
     if number is not None:
         return number
     return part if type(part) is bytes else list(part)

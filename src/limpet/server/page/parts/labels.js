@@ -92,6 +92,7 @@ const MARKS = {
   waiting: ["next", "M-3.6 -2.4H3.6V2.6H-3.6ZM-3.6 -2.2L0 0.6L3.6 -2.2"],
   abandoned: ["paused", "M0 -3.8L0 0.8M0 3.2L0 3.4"],
   quarantined: ["failed", "M0 -3.8L0 0.8M0 3.2L0 3.4"],
+  thread: ["next", "M-2.8 -2.6H2.8M-2.8 0H2.8M-2.8 2.6H1"],
   damaged: ["failed", "M0 -3.8L0 0.8M0 3.2L0 3.4"],
 };
 

@@ -105,6 +105,8 @@ function buttons(run, actions, isReadOnly) {
 
 /** The names of the actions that a run allows: those that are shown, and those in the menu. */
 export function actionsFor(run) {
+  // A thread of another library, which continues it.
+  if (run.status === "thread") return { main: [], more: ["delete"] };
   const isOpen = run.stored_status === "running" || run.stored_status === "paused";
   const stopped = ["failed", "quarantined", "cancelled"].includes(run.status);
   const isLeft = run.status === "paused" && !run.questions.length && !run.waits_for_approval;
