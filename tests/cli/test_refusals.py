@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from limpet import open_store
-from limpet.engine.operations.run_info import LISTED_STATUSES, SHOWN_STATUSES, WAITING
+from limpet.engine.operations.run_info import LISTED_STATUSES, SHOWN_STATUSES, THREAD, WAITING
 from support.command_line import Command, Done
 
 GRAPHS = """
@@ -111,7 +111,7 @@ def test_every_refusal_says_what_is_so_and_what_to_type(stored: Command) -> None
     """P1: in one sentence each, with the id of the run; the command that is named can be copied."""
     listed = {info["run_id"]: info["shown_status"] for info in stored("runs", "list", "--json").data}
     assert listed == {**{run_id: run_id for run_id in REFUSALS}, "forked": "paused", "interrupted": "paused"}
-    known = {*LISTED_STATUSES, *(shown.name for shown in SHOWN_STATUSES)} - {WAITING}
+    known = {*LISTED_STATUSES, *(shown.name for shown in SHOWN_STATUSES)} - {WAITING, THREAD}
     assert set(listed.values()) == known
     for run_id, refused in REFUSALS.items():
         for verb, command in (*refused.items(), (ROLLBACK, None), (FORK, None)):

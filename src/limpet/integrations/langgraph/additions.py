@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from limpet.integrations.langgraph.thread_state import SavedCheckpoint, TaskWrites, ThreadState
-from limpet.integrations.langgraph.values import Dump, Value, dump_with, to_pieces
+from limpet.integrations.langgraph.values import Dump, Value, to_pieces
 from limpet.journal.threads import ThreadRecord
 
 _OWN_FIELDS = frozenset(
@@ -23,12 +23,12 @@ class NewCheckpoint:
         metadata: Mapping[str, Any],
         parent: str | None,
         changed: Collection[str],
-        serializer: Any,
+        dump: Dump,
         at: float,
     ) -> None:
         self._checkpoint = checkpoint
         self._changed = changed
-        self._dump = dump_with(serializer)
+        self._dump = dump
         self._encoded: dict[str, Value] = {}
         step = metadata.get("step")
         saved = SavedCheckpoint(
@@ -91,10 +91,9 @@ class NewWrites:
         checkpoint_id: str,
         writes: Sequence[tuple[int, str, Any]],
         task: tuple[str, str],
-        serializer: Any,
+        dump: Dump,
         at: float,
     ) -> None:
-        dump: Dump = dump_with(serializer)
         self._checkpoint_id = checkpoint_id
         self._at = at
         self._written = TaskWrites(

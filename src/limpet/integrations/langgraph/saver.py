@@ -26,6 +26,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from limpet.errors import UsageError
 from limpet.integrations.langgraph.additions import NewCheckpoint, NewWrites
 from limpet.integrations.langgraph.needed import checkpoints_without
+from limpet.integrations.langgraph.sealed_pieces import SealedPieces
 from limpet.integrations.langgraph.thread_journal import ThreadJournals, ThreadName
 from limpet.integrations.langgraph.thread_state import (
     SavedCheckpoint,
@@ -33,7 +34,7 @@ from limpet.integrations.langgraph.thread_state import (
     Writes,
     records_of,
 )
-from limpet.integrations.langgraph.values import from_pieces, load_piece
+from limpet.integrations.langgraph.values import Dump, from_pieces, load_piece
 from limpet.journal.threads import ThreadRecord
 from limpet.stores.opening import open_store
 from limpet.threads.async_methods import change_in_thread
@@ -67,6 +68,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
                 f"{opened} keeps whole checkpoints only, and no threads of LangGraph"
             ).with_advice("give one of Limpet's own stores: SQLite, PostgreSQL, Redis, files or memory")
         self._threads = ThreadJournals(opened)
+        self._sealed = SealedPieces()
 
     def put(
         self,
@@ -80,7 +82,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         described = get_checkpoint_metadata(config, metadata)
         parent = get_checkpoint_id(config)
         self._threads.add(
-            name, NewCheckpoint(checkpoint, described, parent, frozenset(new_versions), self.serde, time())
+            name, NewCheckpoint(checkpoint, described, parent, frozenset(new_versions), self._dump, time())
         )
         return _config_of(name, checkpoint["id"])
 
@@ -102,7 +104,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         ]
         if numbered:
             self._threads.add(
-                name, NewWrites(checkpoint_id, numbered, (task_id, task_path), self.serde, time())
+                name, NewWrites(checkpoint_id, numbered, (task_id, task_path), self._dump, time())
             )
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -275,6 +277,12 @@ class LimpetSaver(BaseCheckpointSaver[int]):
 
     def __repr__(self) -> str:
         return f"LimpetSaver({str(self._threads.store)!r})"
+
+    @property
+    def _dump(self) -> Dump:
+        return self._sealed.dump_with(
+            self.serde
+        )  # not kept: `with_allowlist` replaces the serializer of a copy
 
     def _names(self, config: RunnableConfig | None) -> Iterable[ThreadName]:
         if config is None:
