@@ -38,6 +38,7 @@ from limpet.errors import DeclarationError as DeclarationError
 from limpet.errors import DefinitionError as DefinitionError
 from limpet.errors import ExecutionError as ExecutionError
 from limpet.errors import ForbiddenType as ForbiddenType
+from limpet.errors import ForeignRun as ForeignRun
 from limpet.errors import InvalidValue as InvalidValue
 from limpet.errors import KeyMissing as KeyMissing
 from limpet.errors import LimitNotFound as LimitNotFound
