@@ -22,6 +22,7 @@ from limpet.engine.sessions.compiled_graph import (
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.graph_config import CheckpointConfig
+from limpet.graphs.langgraph_habits import STORE_INSTEAD, is_checkpointer
 from limpet.graphs.names import checked_name
 from limpet.graphs.node_options import LimitLike, merged_limits, read_limits
 from limpet.graphs.plan import Plan, all_functions, functions_in_branches
@@ -257,7 +258,9 @@ class CompileOptions(NamedTuple):
         folder = self.checkpoint_dir
         if folder is not None and not (folder and isinstance(folder, str | os.PathLike)):
             yield f"checkpoint_dir must be the path of a directory, not {folder!r}"
-        if self.checkpointer is not None and not provides(self.checkpointer, Checkpointer):
+        if is_checkpointer(self.checkpointer):
+            yield f"{self.checkpointer!r} keeps checkpoints of LangGraph; {STORE_INSTEAD}"
+        elif self.checkpointer is not None and not provides(self.checkpointer, Checkpointer):
             yield f"a checkpointer has save() and load(); {self.checkpointer!r} doesn't"
         if mistake := span_mistake(self.lease, positive=True):
             yield f"lease {mistake}"

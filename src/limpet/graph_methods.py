@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Self, TypeVar, Unpack, cast
 
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Moment, Span, seconds_of
@@ -28,6 +28,7 @@ from limpet.engine.sessions.start import (
     tag_names,
 )
 from limpet.errors import DamagedRecord, UsageError
+from limpet.graphs.langgraph_habits import method_advice, refuse_command, refuse_keywords, refuse_thread
 from limpet.graphs.state import State
 from limpet.journal.store import ENDED
 from limpet.run import AsyncRun, OpenSession, Run
@@ -83,6 +84,17 @@ class GraphMethods(ABC, Generic[S]):
     _declared_in = ""
     """The path of the file that declares it, if one does."""
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """For a method that LangGraph's graphs have: what to use instead."""
+            error = AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+            )
+            if not name.startswith("_") and (advice := method_advice(name)):
+                error.args = (f"{error.args[0]}: {advice}",)
+            raise error
+
     @abstractmethod
     def compiled(self) -> CompiledGraph:
         """The plan and its settings. Raises `DefinitionError`."""
@@ -131,6 +143,7 @@ class GraphMethods(ABC, Generic[S]):
         deadline: Moment | None = None,
         observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
+        **of_langgraph: Never,
     ) -> Run[S]:
         """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
 
@@ -152,6 +165,8 @@ class GraphMethods(ABC, Generic[S]):
         executes is waited for. One that was cancelled or quarantined raises its error. `RunExists` is raised for
         another graph or input, and always with `if_exists="error"`.
         """
+        if of_langgraph:
+            refuse_keywords("invoke", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline, observers)
         opening = self._prepare(invocation, stream=False)
@@ -169,8 +184,11 @@ class GraphMethods(ABC, Generic[S]):
         deadline: Moment | None = None,
         observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
+        **of_langgraph: Never,
     ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
+        if of_langgraph:
+            refuse_keywords("ainvoke", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline, observers)
         opening = self._prepare(invocation, stream=False)
@@ -189,6 +207,7 @@ class GraphMethods(ABC, Generic[S]):
         observers: Iterable[Any] = (),
         detailed: bool = False,
         if_exists: IfExists = "resume",
+        **of_langgraph: Never,
     ) -> Run[S]:
         """The same as `invoke`, with a `state` event (`node`, `state`, `update`) after every node as well.
 
@@ -196,6 +215,8 @@ class GraphMethods(ABC, Generic[S]):
         attempts that failed and of sleeps, and with `detailed` of every call that begins and every step that is
         saved. `docs/reference/events.md` lists them.
         """
+        if of_langgraph:
+            refuse_keywords("stream", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(
             given, config, checkpoint, run_id, tags, if_exists, deadline, observers, detailed
@@ -216,8 +237,11 @@ class GraphMethods(ABC, Generic[S]):
         observers: Iterable[Any] = (),
         detailed: bool = False,
         if_exists: IfExists = "resume",
+        **of_langgraph: Never,
     ) -> AsyncRun[S]:
         """`stream` for `async for`."""
+        if of_langgraph:
+            refuse_keywords("astream", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(
             given, config, checkpoint, run_id, tags, if_exists, deadline, observers, detailed
@@ -726,6 +750,8 @@ class GraphMethods(ABC, Generic[S]):
             compiled = compiled._replace(is_detailed=True)
         input, config, checkpoint, run_id, tags, if_exists, deadline, *_ = invocation
         check_deadline(deadline)
+        if config:
+            refuse_thread(config)
         labels = tag_names(tags)
         if checkpoint is None:
             given = _started_with(input)
@@ -804,6 +830,8 @@ def _resumes(if_exists: str) -> bool:
 def _one_input(input: Any, input_state: Any) -> Any:
     """The input under either of its names. Raises `UsageError` for both."""
     if input_state is NOT_GIVEN:
+        if type(input) is not dict:
+            refuse_command(input, "the input")
         return input
     if input is not NOT_GIVEN:
         raise UsageError("give the input once: as the first argument or as input_state=")

@@ -25,6 +25,7 @@ from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.errors import DefinitionError, did_you_mean
 from limpet.graph_methods import Config, GraphMethods
+from limpet.graphs.langgraph_habits import STORE_INSTEAD, is_checkpointer
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.builder import OnError, WorkflowBuilder
 from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume
@@ -257,7 +258,9 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
     def _checked_options(self, settings: dict[str, Any]) -> dict[str, Any]:
         names = ["store", "observers", *WorkflowOptions.__annotations__]
         unknown = [
-            f"unknown setting {name!r}{did_you_mean(name, names)}" for name in settings if name not in names
+            f"unknown setting {name!r}{_instead_of(name, settings[name]) or did_you_mean(name, names)}"
+            for name in settings
+            if name not in names
         ]
         if unknown:
             raise DefinitionError(unknown, self.name, "workflow")
@@ -277,6 +280,13 @@ class Workflow(WorkflowBuilder, GraphMethods[WorkflowState]):
 
     def __repr__(self) -> str:
         return f"<Workflow {self.name!r}: {', '.join(self._specs) or 'no tasks'}>"
+
+
+def _instead_of(name: str, value: Any) -> str:
+    """What to give in place of a setting that a workflow doesn't have, where that is known."""
+    if name == "checkpointer" or is_checkpointer(value):
+        return f": {STORE_INSTEAD}"
+    return ""
 
 
 def _plan_without_journal(run_id: str) -> ResumePlan:

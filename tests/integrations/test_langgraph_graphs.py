@@ -99,7 +99,8 @@ def test_graphs_in_graphs_have_namespaces_of_their_own() -> None:
 
     assert asyncio.run(run())["approved"] == "yes"
     namespaces = {each.config["configurable"]["checkpoint_ns"] for each in saver.list(of("n"))}
-    assert len(namespaces) == 2 and "" in namespaces
+    assert len(namespaces) == 2
+    assert "" in namespaces
     assert any(name.startswith("inner:") for name in namespaces)
     saver.delete_thread("n")
     assert list(saver.list(None)) == []
@@ -174,8 +175,10 @@ def test_kill_9_between_puts_loses_nothing_that_was_acknowledged(tmp_path: Path)
     acknowledged += [line for line in rest.split("\n")[:-1] if line]
     saver = LimpetSaver(store_url)
     found = {each.checkpoint["id"]: each for each in saver.list(of("k"))}
-    assert acknowledged[0] and set(acknowledged) <= found.keys()
+    assert acknowledged[0]
+    assert set(acknowledged) <= found.keys()
     newest = saver.get_tuple(of("k"))
-    assert newest is not None and newest.checkpoint["id"] >= acknowledged[-1]
+    assert newest is not None
+    assert newest.checkpoint["id"] >= acknowledged[-1]
     messages = newest.checkpoint["channel_values"]["messages"]
     assert [each.id for each in messages] == [f"m{number}" for number in range(len(messages))]

@@ -180,7 +180,9 @@ def test_superseded_values_are_left_behind_by_a_whole_checkpoint(tmp_path: Path)
     """H22, P6: so what a restore reads is bounded, and older checkpoints are still there."""
     store = open_store(f"sqlite:///{tmp_path}/runs.db?level=process")
     thread = SavedThread(LimpetSaver(store))
-    configs = [thread.save({"page": f"{number} " + "x" * 2000, "kept": ["k"]}, {"page"}) for number in range(80)]
+    configs = [
+        thread.save({"page": f"{number} " + "x" * 2000, "kept": ["k"]}, {"page"}) for number in range(80)
+    ]
     head = store.head(run_id_of("t"))
     assert head.snapshot > 1
     assert sum(map(len, store.read(run_id_of("t")).records)) < 80 * 2000
@@ -190,7 +192,10 @@ def test_superseded_values_are_left_behind_by_a_whole_checkpoint(tmp_path: Path)
     assert again.values() == {"page": "3 " + "x" * 2000, "kept": ["k"]}
     again.config = configs[-1]
     again.save({"page": "80", "kept": ["k"]}, {"page"})
-    assert thread.saver.get_tuple({"configurable": {"thread_id": "t"}}).checkpoint["channel_values"]["page"] == "80"  # type: ignore[union-attr]
+    assert (
+        thread.saver.get_tuple({"configurable": {"thread_id": "t"}}).checkpoint["channel_values"]["page"]
+        == "80"
+    )  # type: ignore[union-attr]
 
 
 class Reversing:
@@ -233,7 +238,8 @@ def test_a_copy_with_another_allow_list_sees_the_same_threads() -> None:
     thread = SavedThread(strict)
     thread.save({"x": 1})
     copy = strict.with_allowlist([("fractions", "Fraction")])
-    assert copy is not strict and copy.serde is not strict.serde
+    assert copy is not strict
+    assert copy.serde is not strict.serde
     assert SavedThread(copy).values() == {"x": 1}
 
 
@@ -304,7 +310,8 @@ def test_savers_of_several_threads_lose_nothing(tmp_path: Path) -> None:
     for each in threads:
         each.join()
     found = savers[0].get_tuple(config)
-    assert found is not None and found.pending_writes is not None
+    assert found is not None
+    assert found.pending_writes is not None
     assert sorted(value for _, _, value in found.pending_writes) == sorted(
         f"{index}{letter} {number}" for index in range(3) for letter in "ab" for number in range(8)
     )
@@ -322,7 +329,8 @@ def test_writes_may_come_before_their_checkpoint() -> None:
     assert saver.get_tuple(early) is None
     thread.save({"x": 0})
     found = saver.get_tuple(thread.config)
-    assert found is not None and found.pending_writes == []
+    assert found is not None
+    assert found.pending_writes == []
     checkpoint: Any = {**found.checkpoint, "id": id}
     saver.put(thread.config, checkpoint, found.metadata, {})
     for each in (saver, LimpetSaver(store)):
@@ -355,16 +363,21 @@ def test_threads_are_copied_pruned_and_cleared_of_runs(any_store: Store) -> None
     thread.saver.copy_thread("from", "to")
     originals = [shown(each)[1:3] for each in thread.saver.list({"configurable": {"thread_id": "from"}})]
     copies = [shown(each)[1:3] for each in LimpetSaver(any_store).list({"configurable": {"thread_id": "to"}})]
-    assert copies[: len(originals)] == originals and len(copies) == len(originals) + 1
+    assert copies[: len(originals)] == originals
+    assert len(copies) == len(originals) + 1
     before = shown(thread.saver.get_tuple(thread.config))
     thread.saver.delete_for_runs(["run 0"])
-    assert [each.metadata.get("run_id") for each in thread.saver.list({"configurable": {"thread_id": "from"}})] == [
+    assert [
+        each.metadata.get("run_id") for each in thread.saver.list({"configurable": {"thread_id": "from"}})
+    ] == [
         "run 1",
         "run 1",
     ]
     thread.saver.prune(["from"])
     assert shown(thread.saver.get_tuple(thread.config)) == before
-    assert [shown(each) for each in LimpetSaver(any_store).list({"configurable": {"thread_id": "from"}})] == [before]
+    assert [shown(each) for each in LimpetSaver(any_store).list({"configurable": {"thread_id": "from"}})] == [
+        before
+    ]
     thread.save({"items": [9]})
     assert SavedThread(LimpetSaver(any_store), "from").values() == {"items": [9]}
     thread.saver.delete_for_runs(["run 1", "None"])

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from limpet.errors import Conflict, DefinitionError, RunNotFound, UsageError
+from limpet.graphs.langgraph_habits import refuse_chosen
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import ABSENT, Function, resolved_hint
 from limpet.graphs.retry import is_one_of
@@ -88,6 +89,8 @@ class Choice(NamedTuple):
 
     def target_for(self, result: Any, nodes: Mapping[str, Any]) -> str:
         """The next node if the function returned `result`. Raises `LookupError` if that isn't an outcome."""
+        if type(result) is not str:
+            refuse_chosen(result)
         if self.outcomes is None:
             if result != END and result not in nodes:
                 raise LookupError(f"the choice after {self.source!r} was {result!r}, which isn't a node")

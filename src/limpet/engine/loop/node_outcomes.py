@@ -25,6 +25,7 @@ from limpet.engine.loop.run_context import SAVE, SLEEPING, WAITING, LoopStop, st
 from limpet.engine.loop.taking_in import commit_again
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.edges import END, CaughtError
+from limpet.graphs.langgraph_habits import explain_interrupt
 from limpet.graphs.plan import PlanNode
 from limpet.journal.records import NO_CHANGE, move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED
@@ -84,6 +85,7 @@ def handle_unfinished(
         case Cancelled():
             return LoopStop(CANCELLED)
         case Failed(error, again):
+            explain_interrupt(error)
             stop = LoopStop(FAILED, loop, loop.reporter.error_line(error), error, FAILED_PHASE)
             return (yield from _retry_or_stop(loop, ctx, error, again, stop))
         case LoopStop(status, cause=cause):

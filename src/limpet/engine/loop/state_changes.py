@@ -409,8 +409,10 @@ def as_update(returned: Any, private: NodeState) -> tuple[dict[str, Any], bool]:
         if isinstance(returned, State):
             return _not_given(dict(dict.items(returned)), private), True
         return dict(returned), False
+    from limpet.graphs.langgraph_habits import refuse_returned
     from limpet.graphs.typed_state.instances import short_text, state_class
 
+    refuse_returned(returned)
     if has_instances(type(returned)):
         values = state_class(type(returned)).set_values(returned)
         source = getattr(getattr(private, "_schema", None), "source", None)

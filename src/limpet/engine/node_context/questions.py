@@ -18,6 +18,7 @@ from limpet.engine.node_context.answer_schemas import (
     why_unfit,
 )
 from limpet.errors import AlreadyAnswered, AnswerRefused, DeadlinePassed, RunPaused, UsageError
+from limpet.graphs.langgraph_habits import refuse_command, refuse_thread
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.progress import Progress
@@ -204,7 +205,12 @@ class ResumeInput(NamedTuple):
     is_json: bool = False
 
     def with_response(self, response: Any) -> ResumeInput:
-        """The same with the answer as `response`, another name of `value`. Raises `UsageError` for both."""
+        """The same with the answer as `response`, another name of `value`. Raises `UsageError` for both.
+
+        Also for an answer or a config that are LangGraph's.
+        """
+        refuse_command(self.value, "resume()")
+        refuse_thread(self.config)
         if response is NOT_GIVEN:
             return self
         if self.value is not NOT_GIVEN:

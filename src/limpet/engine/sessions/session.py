@@ -33,6 +33,7 @@ from limpet.engine.sessions.step_retention import RunPruning, prune_completed, r
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, UsageError
+from limpet.graphs.langgraph_habits import refuse_thread
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Commit
@@ -451,4 +452,6 @@ def config_of(given: Any) -> dict[str, Any]:
     """The `config` that a call was given, as a dict of its own. Raises `UsageError` for what isn't one."""
     if given is not None and not isinstance(given, Mapping):
         raise UsageError(f"config is a dict of settings that nodes read, not {type(given).__name__}")
+    if given:
+        refuse_thread(given)
     return dict(given or {})

@@ -395,7 +395,8 @@ def _why_unstorable(value: Any) -> str:
     if kind is memoryview:
         return f"{described} only borrows its bytes; store bytes(value)"
     if conversion_of(kind) is not None:
-        return f"{described}, whose class isn't registered; put @register_type on it"
+        registering = f"put @register_type on it, or call register_type({kind.__name__})"
+        return f"{described}, whose class isn't registered; {registering}"
     base = builtin_base(kind)
     if base in FORMATS or base in _ATOMS or base is list:
         return (
