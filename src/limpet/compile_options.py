@@ -22,7 +22,7 @@ from limpet.engine.sessions.compiled_graph import (
 from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DefinitionError, UsageError
 from limpet.graphs.graph_config import CheckpointConfig
-from limpet.graphs.langgraph_habits import STORE_INSTEAD, is_checkpointer
+from limpet.graphs.habits.langgraph import STORE_INSTEAD, is_checkpointer
 from limpet.graphs.names import checked_name
 from limpet.graphs.node_options import LimitLike, merged_limits, read_limits
 from limpet.graphs.plan import Plan, all_functions, functions_in_branches

@@ -28,7 +28,7 @@ from limpet.engine.sessions.start import (
     tag_names,
 )
 from limpet.errors import DamagedRecord, UsageError
-from limpet.graphs.langgraph_habits import method_advice, refuse_command, refuse_keywords, refuse_thread
+from limpet.graphs.habits.langgraph import method_advice, refuse_command, refuse_keywords, refuse_thread
 from limpet.graphs.state import State
 from limpet.journal.store import ENDED
 from limpet.run import AsyncRun, OpenSession, Run

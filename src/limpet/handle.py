@@ -27,7 +27,8 @@ from limpet.engine.sessions.start import tag_names
 from limpet.errors import LimpetError, RunPaused, UsageError
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
-from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING, foreign_run, refuse_thread
+from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
+from limpet.journal.threads.kinds import foreign_run, refuse_thread
 from limpet.journal.waits import PostWait, Question, reason_of
 from limpet.threads.async_methods import async_version
 

@@ -27,7 +27,8 @@ from limpet.errors import DamagedRecord, UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import State
 from limpet.journal.reader import Checkpoint
-from limpet.journal.store import ENDED, refuse_thread
+from limpet.journal.store import ENDED
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.stores.absent import is_absent, path_of, refuse_absent
 from limpet.stores.opening import open_store
 from limpet.threads.async_methods import async_version

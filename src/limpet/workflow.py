@@ -25,7 +25,7 @@ from limpet.engine.sessions.resume import resume
 from limpet.engine.sessions.session import Session
 from limpet.errors import DefinitionError, did_you_mean
 from limpet.graph_methods import Config, GraphMethods
-from limpet.graphs.langgraph_habits import STORE_INSTEAD, is_checkpointer
+from limpet.graphs.habits.langgraph import STORE_INSTEAD, is_checkpointer
 from limpet.graphs.plan import Plan
 from limpet.graphs.workflow.builder import OnError, WorkflowBuilder
 from limpet.graphs.workflow.redefinition import ResumePlan, plan_resume

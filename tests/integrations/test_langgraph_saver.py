@@ -22,9 +22,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from limpet import MemoryStore, Runs, UsageError, open_store
 from limpet.integrations.langgraph import LimpetSaver
-from limpet.integrations.langgraph.run_ids import run_id_of
+from limpet.integrations.langgraph.thread_names import run_id_of
 from limpet.journal.store import Store
-from limpet.journal.threads import read_thread
+from limpet.journal.threads.records import read_thread
 from support.langgraph_threads import SavedThread
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from limpet.errors import Conflict, DefinitionError, RunNotFound, UsageError
-from limpet.graphs.langgraph_habits import refuse_chosen
+from limpet.graphs.habits.langgraph import refuse_chosen
 from limpet.graphs.parallel import Section
 from limpet.graphs.parameters import ABSENT, Function, resolved_hint
 from limpet.graphs.retry import is_one_of

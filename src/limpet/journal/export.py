@@ -28,8 +28,9 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import StoredTail, ViewedTail, history, read_progress, read_records
 from limpet.journal.record_shapes import decode_records
 from limpet.journal.records import SNAPSHOT, bundle
-from limpet.journal.store import COMPLETED, STATUSES, Labels, NewRun, RunHead, Tail, kind_of
-from limpet.journal.threads import bodies_of_thread, read_new_thread
+from limpet.journal.store import COMPLETED, STATUSES, Labels, NewRun, RunHead, Tail
+from limpet.journal.threads.kinds import kind_of
+from limpet.journal.threads.records import bodies_of_thread, read_new_thread
 from limpet.journal.verify import head_damage
 from limpet.version import VERSION as LIMPET
 

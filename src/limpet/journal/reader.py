@@ -13,7 +13,8 @@ from limpet.journal.progress import Progress
 from limpet.journal.record_shapes import decode_records
 from limpet.journal.records import MOVE, NESTED, SNAPSHOT, STEP, apply_record
 from limpet.journal.snapshots import RECORD_WEIGHT
-from limpet.journal.store import COMPLETED, MISSING, PAUSED, RUNNING, Tail, refuse_thread
+from limpet.journal.store import COMPLETED, MISSING, PAUSED, RUNNING, Tail
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.journal.waits import DELIVER, EXPIRE, RESUME, Letter, Question
 
 
@@ -333,7 +334,8 @@ def read_records_or_damage(
 
     How values are decoded depends on the kind of tail, unless it is said. Raises `ForeignRun` for a thread.
     """
-    refuse_thread(tail.head)
+    if tail.head.kind:
+        refuse_thread(tail.head)
     if not tail.records and tail.head.status == COMPLETED and not tail.head.snapshot:
         raise UsageError(
             f"the journal of run {tail.head.run_id!r} was deleted when it completed; "

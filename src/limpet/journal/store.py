@@ -46,8 +46,9 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 from limpet.defaults import LEASE, QUEUE
-from limpet.errors import DamagedDocument, ForeignRun, UsageError
+from limpet.errors import DamagedDocument, UsageError
 from limpet.journal.run_filter import Cursor, RunFilter
+from limpet.journal.threads.kinds import kind_of
 
 Level = Literal["disk", "process", "memory"]
 
@@ -58,9 +59,6 @@ FAILED = "failed"
 CANCELLED = "cancelled"
 STATUSES = (RUNNING, PAUSED, COMPLETED, FAILED, CANCELLED)
 ENDED = (COMPLETED, FAILED, CANCELLED)
-LIBRARIES = {"langgraph": "LangGraph"}
-"""The libraries whose threads a store keeps, by `RunHead.kind`, and what they are called."""
-
 DAMAGED = "damaged"
 """What a list says of a run whose head, or whose newest commits, can't be read. It is never stored."""
 
@@ -149,6 +147,8 @@ class RunHead(NamedTuple):
     @property
     def kind(self) -> str:
         """The library whose thread it is, such as "langgraph"; "" for a run that Limpet executes."""
+        if ":" not in self.plan:
+            return ""
         return kind_of(self.plan)
 
     @property
@@ -159,26 +159,6 @@ class RunHead(NamedTuple):
     def is_due(self, now: float) -> bool:
         """Whether it needs a holder by now, by the store's clock."""
         return is_due_by(now, self.due, self.created)
-
-
-def kind_of(plan: str) -> str:
-    """The library whose thread a run with this plan is; "" for a run that Limpet executes.
-
-    The plan of a thread is the format of its records: `langgraph:1`. A fingerprint never has a colon.
-    """
-    library, colon, _ = plan.partition(":")
-    return library if colon else ""
-
-
-def refuse_thread(head: RunHead) -> None:
-    """Raise `ForeignRun` for a thread of another library: the one rule for all that only our own runs can do."""
-    if head.kind:
-        raise foreign_run(head.run_id, head.kind)
-
-
-def foreign_run(run_id: str, kind: str) -> ForeignRun:
-    """The error for a thread of another library, by its kind."""
-    return ForeignRun(run_id, kind, LIBRARIES.get(kind, kind))
 
 
 def is_due_by(now: float, due: float | None, created: float) -> bool:

@@ -17,8 +17,9 @@ from limpet.journal.progress import Progress
 from limpet.journal.reader import StoredTail, apply_checked, read_progress, read_records_or_damage
 from limpet.journal.record_shapes import read_summary
 from limpet.journal.records import SNAPSHOT
-from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail, checked_id, kind_of
-from limpet.journal.threads import CHECKPOINT, format_of_journal, read_thread
+from limpet.journal.store import DAMAGED, MISSING, RUNNING, RunHead, Store, Tail, checked_id
+from limpet.journal.threads.kinds import kind_of
+from limpet.journal.threads.records import CHECKPOINT, format_of_journal, read_thread
 from limpet.journal.writer import summary
 
 MAX_MISSING = 1_000_000

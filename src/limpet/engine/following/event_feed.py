@@ -12,7 +12,7 @@ from limpet.journal.inbox import read_output
 from limpet.journal.reader import ViewedTail, read_records
 from limpet.journal.records import SNAPSHOT, THREAD
 from limpet.journal.store import ENDED, RunHead, Store, Tail
-from limpet.journal.threads import read_thread
+from limpet.journal.threads.records import read_thread
 
 FIRST_PAGE = 64
 LARGEST_PAGE = 2048

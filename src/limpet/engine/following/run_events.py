@@ -20,7 +20,7 @@ from limpet.journal.open_parallel_section import BEGIN, SKIP, Key
 from limpet.journal.records import MEMO, MOVE, NESTED, OPEN, SNAPSHOT, STEP, THREAD
 from limpet.journal.snapshots import REPEATED
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
-from limpet.journal.threads import CHECKPOINT, ThreadRecord
+from limpet.journal.threads.records import CHECKPOINT, ThreadRecord
 from limpet.journal.waits import (
     ADVANCE,
     ANSWER,

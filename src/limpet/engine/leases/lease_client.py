@@ -23,18 +23,8 @@ from limpet.engine.leases.inbox_checks import InboxChecks, notice_posts
 from limpet.engine.leases.process_identity import is_dead, this_process, with_holder_described
 from limpet.errors import Conflict, LimpetError, RunNotFound
 from limpet.journal.optional_calls import TellsTime, provides
-from limpet.journal.store import (
-    ENDED,
-    RUNNING,
-    Commit,
-    Lease,
-    NewRun,
-    RunHead,
-    Store,
-    Tail,
-    checked_id,
-    refuse_thread,
-)
+from limpet.journal.store import ENDED, RUNNING, Commit, Lease, NewRun, RunHead, Store, Tail, checked_id
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.threads.workers import JobQueue
 
 if TYPE_CHECKING:
@@ -311,7 +301,8 @@ class LeaseClient:
     def _claim_once(self, run_id: str, known: RunHead | None) -> Lease:
         try:
             head = known or self.store.head(run_id)
-            refuse_thread(head)
+            if head.kind:
+                refuse_thread(head)
             dead = head.holder is not None and (is_dead(head.holder) or self._is_forgotten(head))
             return self.store.claim(run_id, this_process(), self.ttl, head.fence if dead else None)
         except Conflict as conflict:

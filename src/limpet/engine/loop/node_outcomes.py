@@ -25,7 +25,7 @@ from limpet.engine.loop.run_context import SAVE, SLEEPING, WAITING, LoopStop, st
 from limpet.engine.loop.taking_in import commit_again
 from limpet.engine.node_context.node_context import NodeContext
 from limpet.graphs.edges import END, CaughtError
-from limpet.graphs.langgraph_habits import explain_interrupt
+from limpet.graphs.habits.langgraph import explain_interrupt
 from limpet.graphs.plan import PlanNode
 from limpet.journal.records import NO_CHANGE, move_record
 from limpet.journal.store import CANCELLED, FAILED, PAUSED

@@ -1,9 +1,8 @@
 """Delta detection: finding out what a node returned, assigned, and altered in place.
 
-A value that a node has read, and that can be altered in place, is encoded once before the node gets it (its
-*shadow*) and once after; if the bytes differ, it was altered. A key that the node didn't read is never
-compared, so a large value that is only carried along costs nothing. A shadow is kept for the next step: as long
-as the key keeps its value, each step costs one encoding instead of two.
+A value that a node has read, and that can be altered in place, is encoded before the node gets it (its *shadow*)
+and after: if the bytes differ, it was altered. A key that the node didn't read is never compared, so a large value
+costs nothing. A shadow is kept: as long as the key keeps its value, each step costs one encoding instead of two.
 
 What is stored comes from the encoded delta, and the live state gets its values from the same bytes. So the live state
 shares nothing with what the node still holds, and equals what a resume will read.
@@ -400,8 +399,7 @@ def as_update(returned: Any, private: NodeState) -> tuple[dict[str, Any], bool]:
     """What a node returned, as a dict of updates. Raises `UsageError` for anything else.
 
     A returned State, or an instance of the class that describes the state, counts as those of its values that the
-    node wasn't given and hasn't assigned. They are whole: they replace what the state has, where a returned dict is
-    reduced.
+    node wasn't given and hasn't assigned. They replace what the state has, where a returned dict is reduced.
     """
     if returned is None:
         return {}, False
@@ -409,7 +407,7 @@ def as_update(returned: Any, private: NodeState) -> tuple[dict[str, Any], bool]:
         if isinstance(returned, State):
             return _not_given(dict(dict.items(returned)), private), True
         return dict(returned), False
-    from limpet.graphs.langgraph_habits import refuse_returned
+    from limpet.graphs.habits.langgraph import refuse_returned
     from limpet.graphs.typed_state.instances import short_text, state_class
 
     refuse_returned(returned)

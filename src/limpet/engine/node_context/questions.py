@@ -7,7 +7,7 @@ process can refuse a wrong answer without the code that asked.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, TypedDict
 
 from limpet.durations import Moment
 from limpet.engine.node_context.answer_schemas import (
@@ -18,7 +18,7 @@ from limpet.engine.node_context.answer_schemas import (
     why_unfit,
 )
 from limpet.errors import AlreadyAnswered, AnswerRefused, DeadlinePassed, RunPaused, UsageError
-from limpet.graphs.langgraph_habits import refuse_command, refuse_thread
+from limpet.graphs.habits.langgraph import refuse_command, refuse_thread
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.progress import Progress
@@ -183,6 +183,10 @@ def check_answer(question: Question, answer: Any) -> None:
             raise AnswerRefused(question.id, problem)
 
 
+PLAIN_ANSWERS: Final = frozenset({str, int, float, bool, dict, list, type(None)})
+"""Types of nearly all answers: what has another one may be an object of another library."""
+
+
 class ResumeInput(NamedTuple):
     """What a resume brings: answers to open questions, updates of the state, settings.
 
@@ -209,8 +213,10 @@ class ResumeInput(NamedTuple):
 
         Also for an answer or a config that are LangGraph's.
         """
-        refuse_command(self.value, "resume()")
-        refuse_thread(self.config)
+        if self.value is not NOT_GIVEN and type(self.value) not in PLAIN_ANSWERS:
+            refuse_command(self.value, "resume()")
+        if self.config:
+            refuse_thread(self.config)
         if response is NOT_GIVEN:
             return self
         if self.value is not NOT_GIVEN:

@@ -17,7 +17,8 @@ from limpet.graphs.state import new_id
 from limpet.journal.inbox import cancel_post
 from limpet.journal.progress import Progress
 from limpet.journal.reader import ViewedTail, read_progress
-from limpet.journal.store import CANCELLED, ENDED, PAUSED, RunHead, refuse_thread
+from limpet.journal.store import CANCELLED, ENDED, PAUSED, RunHead
+from limpet.journal.threads.kinds import refuse_thread
 
 CANCELLED_ALREADY: Final = "it is cancelled already"
 """Why there was nothing to do."""

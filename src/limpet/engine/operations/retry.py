@@ -20,7 +20,8 @@ from limpet.engine.sessions.start import deadline_of
 from limpet.errors import UsageError
 from limpet.journal.progress import Progress
 from limpet.journal.reader import ViewedTail, read_progress_and_weight
-from limpet.journal.store import CANCELLED, FAILED, RunHead, refuse_thread
+from limpet.journal.store import CANCELLED, FAILED, RunHead
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.journal.waits import RESUME as RESUMED
 from limpet.journal.writer import JournalWriter, summary
 

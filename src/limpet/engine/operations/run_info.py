@@ -31,15 +31,14 @@ from limpet.journal.store import (
     CANCELLED,
     DAMAGED,
     FAILED,
-    LIBRARIES,
     PAUSED,
     RUNNING,
     STATUSES,
     RunHead,
     Store,
     is_due_by,
-    kind_of,
 )
+from limpet.journal.threads.kinds import LIBRARIES, kind_of
 from limpet.journal.verify import readable_head
 from limpet.journal.waits import INTERRUPTED, MESSAGE, PostWait, Question, box_of, reason_of
 from limpet.stores.heads import unreadable
@@ -168,7 +167,9 @@ def status_for_people(run: RunInfo | RunHead, error: str | None, has_expired: bo
     if run.status == FAILED and error == RunQuarantined.__name__:
         return QUARANTINED
     if run.status != RUNNING:
-        return THREAD if run.status == PAUSED and kind_of(run.plan) else run.status
+        if run.status == PAUSED and kind_of(run.plan):
+            return THREAD
+        return run.status
     if run.holder is not None:
         return ABANDONED if has_expired or is_dead(run.holder) else RUNNING
     if is_due_by(now, run.due, run.created):

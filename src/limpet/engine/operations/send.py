@@ -12,7 +12,8 @@ from limpet.errors import UsageError
 from limpet.graphs.plan import Plan
 from limpet.graphs.state import new_id
 from limpet.journal.inbox import letter_post
-from limpet.journal.store import COMPLETED, ENDED, RunHead, refuse_thread
+from limpet.journal.store import COMPLETED, ENDED, RunHead
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.journal.waits import MESSAGE
 
 

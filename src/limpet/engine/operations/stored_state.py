@@ -34,7 +34,7 @@ from limpet.journal.reader import (
 )
 from limpet.journal.records import SNAPSHOT
 from limpet.journal.store import RunHead, Store, Tail
-from limpet.journal.threads import thread_checkpoints
+from limpet.journal.threads.records import thread_checkpoints
 from limpet.journal.verify import newest_tail, salvaged_tail, whole_tail
 
 LONG_JOURNAL: Final = 1000

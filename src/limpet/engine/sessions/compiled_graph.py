@@ -14,7 +14,8 @@ from limpet.engine.sessions.step_retention import BackgroundCleanup
 from limpet.errors import DamagedRecord, DefinitionError, UsageError, WrongGraph
 from limpet.graphs.limits import Limit
 from limpet.graphs.plan import Plan
-from limpet.journal.store import RunHead, Store, refuse_thread
+from limpet.journal.store import RunHead, Store
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.observe.events import ObserverLike
 from limpet.observe.hub import Emit, both, gather
 from limpet.stores.user_stores.checkpointer import Checkpointer
@@ -140,7 +141,8 @@ class CompiledGraph(NamedTuple):
     def own_run(self, run_id: str, call: str) -> RunHead:
         """The head of a run of this graph, for a call about it. Raises `RunNotFound`, and what `check_own` does."""
         head = self.need_client(call).head(run_id)
-        refuse_thread(head)
+        if head.kind:
+            refuse_thread(head)
         check_own(self.plan, run_id, head.graph)
         return head
 

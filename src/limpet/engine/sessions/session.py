@@ -33,7 +33,7 @@ from limpet.engine.sessions.step_retention import RunPruning, prune_completed, r
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, UsageError
-from limpet.graphs.langgraph_habits import refuse_thread
+from limpet.graphs.habits.langgraph import refuse_thread
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Commit

@@ -24,18 +24,18 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from limpet.errors import UsageError
-from limpet.integrations.langgraph.additions import NewCheckpoint, NewWrites
-from limpet.integrations.langgraph.needed import checkpoints_without
-from limpet.integrations.langgraph.sealed_pieces import SealedPieces
-from limpet.integrations.langgraph.thread_journal import ThreadJournals, ThreadName
+from limpet.integrations.langgraph.additions import NewCheckpoint, NewWrites, SealedPieces
+from limpet.integrations.langgraph.thread_journal import ThreadJournals
+from limpet.integrations.langgraph.thread_names import ThreadName
 from limpet.integrations.langgraph.thread_state import (
     SavedCheckpoint,
     ThreadState,
     Writes,
+    checkpoints_without,
     records_of,
 )
 from limpet.integrations.langgraph.values import Dump, from_pieces, load_piece
-from limpet.journal.threads import ThreadRecord
+from limpet.journal.threads.records import ThreadRecord
 from limpet.stores.opening import open_store
 from limpet.threads.async_methods import change_in_thread
 
@@ -113,9 +113,13 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         newest = self._threads.newest(name)
         wanted = get_checkpoint_id(config)
         if newest is None or wanted in (None, "", newest.saved.id):
-            return None if newest is None else self._tuple(name, newest.saved, newest.writes)
+            if newest is None:
+                return None
+            return self._tuple(name, newest.saved, newest.writes)
         saved = self._threads.whole(name).all.get(wanted)
-        return None if saved is None else self._tuple(name, saved, saved.writes)
+        if saved is None:
+            return None
+        return self._tuple(name, saved, saved.writes)
 
     def list(
         self,

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from limpet.errors import Conflict, DamagedRecord, LimpetError, RunExists, RunNotFound
-from limpet.integrations.langgraph.run_ids import GRAPH, run_id_of, tag_of
+from limpet.integrations.langgraph.thread_names import GRAPH, ThreadName, tag_of
 from limpet.integrations.langgraph.thread_state import FORMAT, SavedCheckpoint, ThreadState, Writes
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import Envelope
@@ -28,7 +28,7 @@ from limpet.journal.records import bundle
 from limpet.journal.run_filter import RunFilter, list_in_pages
 from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
 from limpet.journal.store import PAUSED, Commit, Labels, NewRun, RunHead, Store, Tail
-from limpet.journal.threads import CHECKPOINT, WRITES, ThreadRecord, encode_thread_record, read_thread
+from limpet.journal.threads.records import CHECKPOINT, WRITES, ThreadRecord, encode_thread_record, read_thread
 
 KEPT_THREADS: Final = 64
 """How many threads are known at a time."""
@@ -57,17 +57,6 @@ class NewestCheckpoint(NamedTuple):
 
     saved: SavedCheckpoint
     writes: Writes
-
-
-class ThreadName:
-    """A namespace of a thread, and the run that keeps it."""
-
-    __slots__ = ("namespace", "run_id", "thread_id")
-
-    def __init__(self, thread_id: str, namespace: str) -> None:
-        self.thread_id = thread_id
-        self.namespace = namespace
-        self.run_id = run_id_of(thread_id, namespace)
 
 
 class KnownThread:

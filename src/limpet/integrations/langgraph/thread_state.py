@@ -5,7 +5,7 @@ A checkpoint is stored as its difference to the one that was saved before it, wh
 Now and then one is stored whole, with what else later records may refer to. A store reads from the newest of these
 on.
 
-The records are those of `journal/threads.py`. Here is what `changes` and `rest` are:
+The records are those of `journal/threads/records.py`. Here is what `changes` and `rest` are:
 
     CHECKPOINT   changes: by channel, see `values.py`
                  rest: whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`,
@@ -21,7 +21,7 @@ the values are differences to the channels of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from limpet.integrations.langgraph.values import (
@@ -33,13 +33,17 @@ from limpet.integrations.langgraph.values import (
     difference,
     repetition,
 )
-from limpet.journal.threads import CHECKPOINT, RESTART, WRITES, ThreadRecord
+from limpet.journal.threads.records import CHECKPOINT, RESTART, WRITES, ThreadRecord
 
 FORMAT: Final = "langgraph:1"
 """The plan of all heads of threads."""
 
 THE_NEWEST: Final = 1
 """Stands for the newest checkpoint, which is the parent of nearly all."""
+
+
+COUNTERS: Final = "counters_since_delta_snapshot"
+"""What metadata say of the channels whose values aren't in the checkpoint."""
 
 
 class Write(NamedTuple):
@@ -127,9 +131,13 @@ class ThreadState:
 
     def checkpoint_record(self, saved: SavedCheckpoint, whole: bool = False) -> ThreadRecord:
         """The record of a checkpoint that is saved next."""
-        last = None if whole else self.last
-        recent = None if whole else self.recent
-        old = {} if last is None else last.values
+        last = self.last
+        recent: RecentPieces | None = self.recent
+        if whole:
+            last = None
+            recent = None
+        before = last or SavedCheckpoint("", None, 0, "", 0.0)
+        old = before.values
         changes = {
             channel: change
             for channel in (*old, *(each for each in saved.values if each not in old))
@@ -143,10 +151,10 @@ class ThreadState:
             parent,
             saved.v,
             saved.ts,
-            _versions_since(None if last is None else last.versions, saved.versions),
-            _versions_since(None if last is None else last.seen, saved.seen),
+            _versions_since(before.versions, saved.versions),
+            _versions_since(before.seen, saved.seen),
             saved.updated,
-            None if last is not None and last.extra == saved.extra else _as_data(saved.extra),
+            _as_data(saved.extra, before.extra),
             _as_data(saved.metadata),
         ]
         if whole:
@@ -198,27 +206,28 @@ class ThreadState:
             self.last = None
             self.count, early = more
             self._take_early(record.name, early)
-        last = self.last
         if parent == THE_NEWEST:
             if self.newest is None:
                 raise ValueError("its parent isn't known")
             parent = self.newest.id
         saved = SavedCheckpoint(record.name, parent, record.step, record.label, record.at)
         stored: list[Piece] = []
-        saved.values = {} if last is None else dict(last.values)
+        before = self.last or SavedCheckpoint("", None, 0, "", 0.0)
+        saved.values = dict(before.values)
         for channel, change in record.changes.items():
-            recent = None if whole else self.recent
-            value = changed(saved.values.get(channel), change, recent, stored.append)
+            value = changed(saved.values.get(channel), change, self.recent, stored.append)
             if value is None:
                 saved.values.pop(channel, None)
             else:
                 saved.values[channel] = value
         saved.v = v
         saved.ts = ts
-        saved.versions = _with_changed(None if last is None else last.versions, versions)
-        saved.seen = _with_changed(None if last is None else last.seen, seen)
+        saved.versions = _with_changed(before.versions, versions)
+        saved.seen = _with_changed(before.seen, seen)
         saved.updated = updated
-        saved.extra = _of_data(extra) if last is None or extra is not None else last.extra
+        saved.extra = before.extra
+        if extra is not None:
+            saved.extra = _of_data(extra)
         saved.metadata = _of_data(metadata)
         self.last = saved
         self._keep(saved, stored)
@@ -302,6 +311,31 @@ def records_of(checkpoints: Iterable[SavedCheckpoint], early: Mapping[str, Write
             yield applied(state.writes_record(checkpoint, written, 0.0))
 
 
+def checkpoints_without(
+    all_of_thread: Mapping[str, SavedCheckpoint],
+    unwanted: Collection[str],
+    metadata_of: Callable[[SavedCheckpoint], Mapping[str, Any]],
+) -> list[SavedCheckpoint]:
+    """The checkpoints that stay when the unwanted ones are deleted: those that are wanted, and what these need.
+
+    A `DeltaChannel` stores its whole value now and then only. In between a checkpoint has nothing of it: its value
+    is made of the newest whole one among the ancestors, and of what was written since. Ancestors up to there stay.
+    """
+    kept = {id: saved for id, saved in all_of_thread.items() if id not in unwanted}
+    for saved in list(kept.values()):
+        counters = metadata_of(saved).get(COUNTERS) or {}
+        open_channels = {channel for channel in counters if channel not in saved.values}
+        ancestor = saved
+        while open_channels and ancestor.parent:
+            found = all_of_thread.get(ancestor.parent)
+            if found is None:
+                break
+            ancestor = found
+            kept[ancestor.id] = ancestor
+            open_channels -= ancestor.values.keys()
+    return sorted(kept.values(), key=lambda each: each.id)
+
+
 def by_task(writes: Writes) -> list[TaskWrites]:
     """Writes in the order in which they came, those of one task together."""
     tasks: dict[tuple[str, str], list[tuple[int, str, Value]]] = {}
@@ -320,9 +354,9 @@ def _writes_data(written: TaskWrites, values: Mapping[str, Value], recent: Recen
     return [written.task_id, written.task_path, data]
 
 
-def _versions_since(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> list[Any]:
+def _versions_since(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Any]:
     """The versions that changed; all of them, if one is gone."""
-    if old is None or not old.keys() <= new.keys():
+    if not old.keys() <= new.keys():
         return [True, dict(new)]
     return [False, {key: value for key, value in new.items() if key not in old or _differ(old[key], value)}]
 
@@ -334,13 +368,20 @@ def _differ(a: Any, b: Any) -> bool:
     return type(a) is dict and any(_differ(a[key], b[key]) for key in a)
 
 
-def _with_changed(old: Mapping[str, Any] | None, data: list[Any]) -> dict[str, Any]:
+def _with_changed(old: Mapping[str, Any], data: list[Any]) -> dict[str, Any]:
     is_all, versions = data
-    return dict(versions) if is_all else {**(old or {}), **versions}
+    if is_all:
+        return dict(versions)
+    return {**old, **versions}
 
 
-def _as_data(piece: Piece) -> Any:
-    return piece if type(piece) is bytes else list(piece)
+def _as_data(piece: Piece, before: Piece | None = None) -> Any:
+    """A piece as data; None if it is the one before."""
+    if piece == before:
+        return None
+    if isinstance(piece, Typed):
+        return list(piece)
+    return piece
 
 
 def _of_data(data: Any) -> Piece:

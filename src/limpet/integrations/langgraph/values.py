@@ -166,13 +166,17 @@ class RecentPieces:
 
 
 def _size(piece: Piece) -> int:
-    return len(piece.data) if isinstance(piece, Typed) else len(piece)
+    if isinstance(piece, Typed):
+        return len(piece.data)
+    return len(piece)
 
 
 def difference(old: Value | None, new: Value | None, recent: RecentPieces | None) -> list[Any] | None:
     """How a value differs from the one before, as data; None if it doesn't."""
     if new is None:
-        return None if old is None else [ABSENT]
+        if old is None:
+            return None
+        return [ABSENT]
     if new is old or (old is not None and new.form == old.form and new.entries == old.entries):
         return None
     if new.form == WHOLE:
@@ -231,7 +235,9 @@ def _stored_part(part: Part, recent: RecentPieces | None) -> Any:
     number = None if recent is None else recent.number_of(part)
     if number is not None:
         return number
-    return part if type(part) is bytes else list(part)
+    if isinstance(part, Typed):
+        return list(part)
+    return part
 
 
 def changed(

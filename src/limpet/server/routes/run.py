@@ -16,7 +16,8 @@ from limpet.errors import StoreError, StoreUnavailable
 from limpet.graphs.secrets import MASK
 from limpet.journal.export import ExportedRun
 from limpet.journal.reader import ViewedTail, read_records
-from limpet.journal.store import RUNNING, kind_of
+from limpet.journal.store import RUNNING
+from limpet.journal.threads.kinds import kind_of
 from limpet.server.endpoint import (
     ANSWERS_AS,
     ANYTHING,

@@ -23,6 +23,17 @@ _DIGEST: Final = 32
 """How many characters of a digest take the place of the end of a long text."""
 
 
+class ThreadName:
+    """A namespace of a thread, and the run that keeps it."""
+
+    __slots__ = ("namespace", "run_id", "thread_id")
+
+    def __init__(self, thread_id: str, namespace: str) -> None:
+        self.thread_id = thread_id
+        self.namespace = namespace
+        self.run_id = run_id_of(thread_id, namespace)
+
+
 def run_id_of(thread_id: str, namespace: str = "") -> str:
     """The id of the run that keeps a namespace of a thread."""
     run_id = f"{GRAPH}:{_written(thread_id, _LONGEST_THREAD)}"

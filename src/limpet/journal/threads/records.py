@@ -25,7 +25,8 @@ from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.reader import Checkpoint, check_complete
 from limpet.journal.record_shapes import is_count, is_time
 from limpet.journal.records import BUNDLE, THREAD
-from limpet.journal.store import PAUSED, NewRun, RunHead, Tail, kind_of
+from limpet.journal.store import PAUSED, NewRun, RunHead, Tail
+from limpet.journal.threads.kinds import kind_of
 
 CHECKPOINT: Final = "checkpoint"
 WRITES: Final = "writes"
