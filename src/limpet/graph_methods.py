@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Never, Self, TypeVar, Unpack, cast
+from functools import wraps
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, cast
 
 from limpet.defaults import KEPT_CHECKPOINTS, MAX_CRASHES, MAX_RUNS_AT_ONCE, RETENTION_HOURS
 from limpet.durations import Moment, Span, seconds_of
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any] | None
 IfExists = Literal["resume", "error"]
 S = TypeVar("S", bound=State)
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Invocation(NamedTuple):
@@ -64,6 +66,20 @@ class Invocation(NamedTuple):
     deadline: Moment | None
     observers: Iterable[Any] = ()
     detailed: bool = False
+
+
+def _explains_keywords(method: Method) -> Method:
+    """Have a method refuse the arguments of LangGraph's method of this name with what to use here."""
+    function = cast(FunctionType, method)
+    known = frozenset(function.__code__.co_varnames)
+
+    @wraps(method)
+    def call(self: Any, /, *args: Any, **given: Any) -> Any:
+        if not known.issuperset(given):
+            refuse_keywords(function.__name__, given.keys() - known)
+        return method(self, *args, **given)
+
+    return cast(Method, call)
 
 
 class GraphMethods(ABC, Generic[S]):
@@ -131,6 +147,7 @@ class GraphMethods(ABC, Generic[S]):
     async def __aexit__(self, *exception: object) -> None:
         await self.aclose()
 
+    @_explains_keywords
     def invoke(
         self,
         input: Any = NOT_GIVEN,
@@ -143,7 +160,6 @@ class GraphMethods(ABC, Generic[S]):
         deadline: Moment | None = None,
         observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
-        **of_langgraph: Never,
     ) -> Run[S]:
         """Start a run, or resume one from a checkpoint; iterate what this returns for its events.
 
@@ -165,13 +181,12 @@ class GraphMethods(ABC, Generic[S]):
         executes is waited for. One that was cancelled or quarantined raises its error. `RunExists` is raised for
         another graph or input, and always with `if_exists="error"`.
         """
-        if of_langgraph:
-            refuse_keywords("invoke", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline, observers)
         opening = self._prepare(invocation, stream=False)
         return Run(*opening, self._raises_errors)
 
+    @_explains_keywords
     def ainvoke(
         self,
         input: Any = NOT_GIVEN,
@@ -184,16 +199,14 @@ class GraphMethods(ABC, Generic[S]):
         deadline: Moment | None = None,
         observers: Iterable[Any] = (),
         if_exists: IfExists = "resume",
-        **of_langgraph: Never,
     ) -> AsyncRun[S]:
         """`invoke` for `async for`."""
-        if of_langgraph:
-            refuse_keywords("ainvoke", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(given, config, checkpoint, run_id, tags, if_exists, deadline, observers)
         opening = self._prepare(invocation, stream=False)
         return AsyncRun(*opening, self._raises_errors)
 
+    @_explains_keywords
     def stream(
         self,
         input: Any = NOT_GIVEN,
@@ -207,7 +220,6 @@ class GraphMethods(ABC, Generic[S]):
         observers: Iterable[Any] = (),
         detailed: bool = False,
         if_exists: IfExists = "resume",
-        **of_langgraph: Never,
     ) -> Run[S]:
         """The same as `invoke`, with a `state` event (`node`, `state`, `update`) after every node as well.
 
@@ -215,8 +227,6 @@ class GraphMethods(ABC, Generic[S]):
         attempts that failed and of sleeps, and with `detailed` of every call that begins and every step that is
         saved. `docs/reference/events.md` lists them.
         """
-        if of_langgraph:
-            refuse_keywords("stream", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(
             given, config, checkpoint, run_id, tags, if_exists, deadline, observers, detailed
@@ -224,6 +234,7 @@ class GraphMethods(ABC, Generic[S]):
         opening = self._prepare(invocation, stream=True)
         return Run(*opening, self._raises_errors)
 
+    @_explains_keywords
     def astream(
         self,
         input: Any = NOT_GIVEN,
@@ -237,11 +248,8 @@ class GraphMethods(ABC, Generic[S]):
         observers: Iterable[Any] = (),
         detailed: bool = False,
         if_exists: IfExists = "resume",
-        **of_langgraph: Never,
     ) -> AsyncRun[S]:
         """`stream` for `async for`."""
-        if of_langgraph:
-            refuse_keywords("astream", of_langgraph)
         given = _one_input(input, input_state)
         invocation = Invocation(
             given, config, checkpoint, run_id, tags, if_exists, deadline, observers, detailed

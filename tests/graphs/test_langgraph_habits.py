@@ -83,7 +83,7 @@ def test_other_settings_in_a_config_are_the_users() -> None:
     assert dict(done) == {"user": "ada", "id": "of a forum"}
 
 
-def test_a_command_is_no_input_and_no_answer() -> None:
+def test_a_command_is_refused_as_an_input_and_as_an_answer() -> None:
     """H22: it is a dataclass, and so would be a state."""
     graph = one(lambda state: {"said": pause("Ship it?")})
     graph.invoke({}, run_id="1").wait()
@@ -122,7 +122,7 @@ def test_what_a_node_returned_to_say_where_to_go_isnt_taken_for_a_state(returned
         (["a"], "a condition gives one target"),
     ],
 )
-def test_a_condition_that_gives_several_targets_is_told_what_runs_several(chosen: Any, advice: str) -> None:
+def test_a_condition_with_several_targets_fails_and_names_what_runs_several(chosen: Any, advice: str) -> None:
     """H22."""
     graph = StateGraph(name="g").add_node("a", run=lambda state: {}).add_edge(START, "a")
     graph.add_conditional_edges("a", lambda state: chosen, ["a", END])

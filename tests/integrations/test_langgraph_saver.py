@@ -173,7 +173,7 @@ def test_an_object_that_was_changed_in_place_is_stored() -> None:
     thread.config = before
     assert [each.content for each in thread.values()["messages"]] == ["one", "two"]
     thread.values()["messages"].clear()
-    assert len(thread.values()["messages"]) == 2  # what is read is nobody else's
+    assert len(thread.values()["messages"]) == 2  # each reader gets objects of its own
 
 
 def test_superseded_values_are_left_behind_by_a_whole_checkpoint(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def limpet(*words: str) -> tuple[int, str]:
 
 
 def test_the_http_api_and_the_page_show_it() -> None:
-    """H22, P17: opening one says what it is, and is no error of the server."""
+    """H22, P17: opening one says what it is, and doesn't fail."""
     with api(asking, MemoryStore()) as client:
         with_thread(client.store)
         (listed,) = client.read("/runs")["runs"]
@@ -185,7 +185,7 @@ def test_a_thread_is_exported_verified_and_imported(any_store: Store, tmp_path: 
     thread.save({"items": ["on"]})
     assert thread.values() == {"items": ["on"]}
     assert Runs(other).verify(ID).ok
-    # Under another id it is kept, and is no thread of LangGraph's: that goes by the id.
+    # Under another id it is kept, and LangGraph doesn't find it.
     Runs(other).import_(tmp_path / "t.run", "copy")
     assert Runs(other).get("copy").info.kind == "langgraph"
     assert Runs(other).verify("copy").ok
@@ -202,7 +202,7 @@ def test_a_thread_is_exported_verified_and_imported(any_store: Store, tmp_path: 
         with pytest.raises(DamagedRecord):
             Runs(other).import_(tmp_path / "crafted.run", "crafted")
     (tmp_path / "crafted.run").write_bytes(exported._replace(plan="nothing").to_bytes())
-    with pytest.raises(StoreError, match="its plan is no format of threads"):
+    with pytest.raises(StoreError, match="its plan isn't the format of a thread"):
         Runs(other).import_(tmp_path / "crafted.run", "crafted")
 
 

@@ -190,7 +190,7 @@ class ExportedRun(NamedTuple):
         if not isinstance(self.queue, str) or not self.queue:
             raise ValueError("its queue has no name")
         if self.plan and not kind_of(self.plan):
-            raise ValueError("its plan is no format of threads")
+            raise ValueError("its plan isn't the format of a thread")
 
 
 def read_new_run(run: NewRun) -> Progress | None:

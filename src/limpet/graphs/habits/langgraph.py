@@ -6,7 +6,7 @@ meaning here, or none, is accepted in silence.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from limpet.errors import UsageError
@@ -60,7 +60,7 @@ def method_advice(name: str) -> str:
     return METHODS.get(name) or METHODS.get(name.removeprefix("a"), "")
 
 
-def refuse_keywords(call: str, given: Mapping[str, Any]) -> None:
+def refuse_keywords(call: str, given: Iterable[str]) -> None:
     """Raise `TypeError` for arguments that a call doesn't take."""
     for name in given:
         unknown = f"{call}() got an unexpected keyword argument {name!r}"

@@ -124,7 +124,7 @@ class ThreadJournals:
             tags = (tag_of(thread_id),)
         for head in list_in_pages(self.store, RunFilter(plan=FORMAT, tags=tags)):
             name = name_in(head)
-            # One that was imported under another id is no thread's.
+            # Not one that was imported under another id: LangGraph finds a thread by its id.
             if name is not None and name.run_id == head.run_id:
                 yield name
 
