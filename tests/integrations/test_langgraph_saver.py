@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from limpet import MemoryStore, Runs, UsageError, open_store
+from limpet import MemoryStore, Runs, StateGraph, UsageError, open_store
 from limpet.integrations.langgraph import LimpetSaver
 from limpet.integrations.langgraph.thread_names import run_id_of
 from limpet.journal.store import Store
@@ -419,6 +419,21 @@ def test_async_calls_dont_block_the_event_loop() -> None:
     config, found, listed = asyncio.run(run())
     assert config["configurable"]["checkpoint_id"] == "1"
     assert listed == [found]
+
+
+def test_a_run_of_ours_with_the_id_of_a_thread_is_left_alone() -> None:
+    """H22."""
+    store = MemoryStore()
+    graph = (
+        StateGraph(name="g").add_node("a", run=lambda state: {}).set_entry_point("a").set_finish_point("a")
+    )
+    graph.compile(store=store).execute({"x": 1}, run_id=run_id_of("t"))
+    thread = SavedThread(LimpetSaver(store))
+    with pytest.raises(UsageError, match="isn't a thread of LangGraph"):
+        thread.save({"x": 2})
+    with pytest.raises(UsageError, match="isn't a thread of LangGraph"):
+        thread.saver.get_tuple({"configurable": {"thread_id": "t"}})
+    assert graph.state_at(run_id_of("t"))["x"] == 1
 
 
 def test_a_store_of_whole_checkpoints_is_refused() -> None:

@@ -17,7 +17,9 @@ from limpet.cli.main import main
 from limpet.integrations.langgraph import LimpetSaver
 from limpet.journal.export import ExportedRun
 from limpet.journal.store import ENDED, Store
-from support.http_api import api, asking
+from limpet.server.application import ENDPOINTS
+from limpet.server.routes import questions
+from support.http_api import api, asking, filled
 from support.http_server import API
 from support.langgraph_threads import SavedThread
 
@@ -167,6 +169,22 @@ def test_the_http_api_and_the_page_show_it() -> None:
         assert client.act(f"/runs/{ID}/retry", 400)["code"] == "foreign-run"
         assert ExportedRun.from_bytes(client.get(f"{API}/runs/{ID}/export").content, "it").run_id == ID
         assert client.read("/counts")["counts"] == {"thread": 1}
+        assert client.read("/questions")["runs"] == []
+        for endpoint in ENDPOINTS:
+            if endpoint.method == "GET" and "{run_id}" in endpoint.path and not endpoint.streams:
+                answer = client.get(API + filled(endpoint, run_id=ID))
+                assert answer.status_code < 500, (endpoint.path, answer.text)
+
+
+def test_many_threads_hide_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """H22, P17: a list of what waits for a person looks through some runs only, and threads hardly count."""
+    monkeypatch.setattr(questions, "MAX_PAUSED", 2)
+    with api(asking, MemoryStore()) as client:
+        client.run_until_it_stops("asks")
+        saver = LimpetSaver(client.store)
+        for number in range(10):
+            SavedThread(saver, f"thread {number}").save({"x": 1})
+        assert [run["run_id"] for run in client.read("/questions")["runs"]] == ["asks"]
 
 
 def test_a_thread_is_exported_verified_and_imported(any_store: Store, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ from limpet.engine.sessions.start import tag_names
 from limpet.errors import RunQuarantined, UsageError, did_you_mean
 from limpet.journal.run_filter import UNHELD, Cursor, LeaseState, RunFilter
 from limpet.journal.store import DAMAGED, FAILED, PAUSED, RUNNING, RunHead
+from limpet.journal.threads.kinds import LANGGRAPH
 
 _FREE: Final = RunFilter((RUNNING,), lease_states=(LeaseState.FREE,))
 
@@ -51,7 +52,7 @@ FILTER_BY_SHOWN_STATUS: Final = {
     # Also those whose lease is valid: its holder may be known to be dead.
     ABANDONED: RunFilter((RUNNING,), lease_states=(LeaseState.HELD, LeaseState.EXPIRED)),
     QUARANTINED: RunFilter((FAILED,), error=RunQuarantined.__name__),
-    THREAD: RunFilter((PAUSED,)),
+    THREAD: RunFilter((PAUSED,), plan=LANGGRAPH),
 }
 """What to ask a store for, to find all runs that are shown with a status."""
 
@@ -68,6 +69,10 @@ PAGE_SIZE: Final = 1000
 
 TEXT_SEARCH_BOUND: Final = 10_000
 """Runs whose errors a list looks through for a text, at most. The next page begins there."""
+
+
+THREAD_SHARE: Final = 1 / 20
+"""What a thread of another library counts of a run, where only some runs are looked through."""
 
 
 class MoreFilters(TypedDict, total=False):
@@ -236,6 +241,8 @@ class Search:
         self._workers: Sequence[WorkerInfo] = ()
         self.searched = 0
         """How many runs were looked at."""
+        self._spent = 0.0
+        """The same for the bound: threads of other libraries, which may be many, must not hide runs."""
         self.stopped_at: Cursor | None = None
         """Where the search ended because of its bound, if it did."""
 
@@ -246,11 +253,12 @@ class Search:
             place = found.head.cursor
             if place == last:
                 continue  # several filters have found it
-            if self.searched >= self._bound:
+            if self._spent >= self._bound:
                 self.stopped_at = last
                 return
             last = place
             self.searched += 1
+            self._spent += THREAD_SHARE if found.info.kind else 1
             if self._is_meant(found, now):
                 yield found
 

@@ -173,6 +173,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         """Delete all of a thread: its checkpoints and writes, in all namespaces."""
         for name in self._of_thread(thread_id):
             self._threads.delete(name)
+        self._threads.delete(ThreadName(str(thread_id), ""))  # also if its head can't be read
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints, with their writes, that these runs of LangGraph have made, in all threads.

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from limpet.errors import Conflict, DamagedRecord, LimpetError, RunExists, RunNotFound
+from limpet.errors import Conflict, DamagedRecord, LimpetError, RunExists, RunNotFound, UsageError
 from limpet.integrations.langgraph.thread_names import GRAPH, ThreadName, tag_of
-from limpet.integrations.langgraph.thread_state import FORMAT, SavedCheckpoint, ThreadState, Writes
+from limpet.integrations.langgraph.thread_state import SavedCheckpoint, ThreadState, Writes
 from limpet.journal.encoding.codec import encode
 from limpet.journal.encoding.envelope import Envelope
 from limpet.journal.reader import check_complete
@@ -28,6 +28,7 @@ from limpet.journal.records import bundle
 from limpet.journal.run_filter import RunFilter, list_in_pages
 from limpet.journal.snapshots import RECORD_WEIGHT, SnapshotPolicy
 from limpet.journal.store import PAUSED, Commit, Labels, NewRun, RunHead, Store, Tail
+from limpet.journal.threads.kinds import LANGGRAPH
 from limpet.journal.threads.records import CHECKPOINT, WRITES, ThreadRecord, encode_thread_record, read_thread
 
 KEPT_THREADS: Final = 64
@@ -66,7 +67,7 @@ class KnownThread:
         self.lock = threading.Lock()
         self.head: RunHead | None = None
         self.state = ThreadState()
-        self.policy = SnapshotPolicy()
+        self.policy = _policy(0)
         self.size = 0
         """How many bytes the records have of which it is made."""
 
@@ -74,14 +75,14 @@ class KnownThread:
         """Know nothing any more."""
         self.head = None
         self.state = ThreadState()
-        self.policy = SnapshotPolicy()
+        self.policy = _policy(0)
         self.size = 0
 
     def take(self, tail: Tail) -> None:
         """Take in records that follow, or with which it begins."""
         is_first = self.head is None
         if is_first:
-            check_complete(tail)
+            _check_whole(tail)
         for number, record in read_thread(tail):
             _apply(self.state, tail.head.run_id, number, record)
         size = sum(map(len, tail.records))
@@ -89,7 +90,7 @@ class KnownThread:
         if is_first:
             # A snapshot isn't weighed against itself.
             size -= len(tail.records[0]) if tail.records else 0
-            self.policy = SnapshotPolicy(size + RECORD_WEIGHT * max(len(tail.records) - 1, 0))
+            self.policy = _policy(size + RECORD_WEIGHT * max(len(tail.records) - 1, 0))
         else:
             self.policy.weight += size + RECORD_WEIGHT * len(tail.records)
         self.head = tail.head
@@ -122,7 +123,7 @@ class ThreadJournals:
         tags: tuple[str, ...] = ()
         if thread_id is not None:
             tags = (tag_of(thread_id),)
-        for head in list_in_pages(self.store, RunFilter(plan=FORMAT, tags=tags)):
+        for head in list_in_pages(self.store, RunFilter(plan=LANGGRAPH, tags=tags)):
             name = name_in(head)
             # Not one that was imported under another id: LangGraph finds a thread by its id.
             if name is not None and name.run_id == head.run_id:
@@ -208,7 +209,7 @@ class ThreadJournals:
 
     def _read_whole(self, run_id: str, state: ThreadState) -> RunHead:
         tail = self.store.read(run_id, first=1)
-        check_complete(tail)
+        _check_whole(tail)
         for number, record in read_thread(tail):
             _apply(state, run_id, number, record)
         return tail.head
@@ -342,7 +343,7 @@ def _new_run(name: ThreadName, bodies: Sequence[bytes], newest: ThreadRecord, ch
         PAUSED,
         tags=(tag_of(name.thread_id),),
         note=_note(name, newest, len(bodies), checkpoints),
-        labels=Labels(plan=FORMAT),
+        labels=Labels(plan=LANGGRAPH),
     )
 
 
@@ -358,6 +359,21 @@ def _note(name: ThreadName, newest: ThreadRecord, sequence: int, checkpoints: in
             "sequence": sequence,
         }
     )
+
+
+def _policy(weight: int) -> SnapshotPolicy:
+    policy = SnapshotPolicy(weight)
+    policy.warned = True  # that a state is large is for LangGraph to say: it isn't measured for that
+    return policy
+
+
+def _check_whole(tail: Tail) -> None:
+    """Raise `UsageError` for a run of ours with the id of a thread, and `DamagedRecord` if records are missing."""
+    if not tail.head.kind:
+        raise UsageError(
+            f"run {tail.head.run_id!r} isn't a thread of LangGraph, and a thread would have its id"
+        ).with_advice("give the thread another id, or delete the run", "delete")
+    check_complete(tail)
 
 
 def _follows(tail: Tail, head: RunHead) -> bool:

@@ -33,10 +33,8 @@ from limpet.integrations.langgraph.values import (
     difference,
     repetition,
 )
+from limpet.journal.threads.kinds import LANGGRAPH
 from limpet.journal.threads.records import CHECKPOINT, RESTART, WRITES, ThreadRecord
-
-FORMAT: Final = "langgraph:1"
-"""The plan of all heads of threads."""
 
 THE_NEWEST: Final = 1
 """Stands for the newest checkpoint, which is the parent of nearly all."""
@@ -159,7 +157,9 @@ class ThreadState:
         ]
         if whole:
             rest += [self.count, self._early_writes(saved.id)]
-        return ThreadRecord(saved.step, saved.at, FORMAT, CHECKPOINT, saved.id, saved.source, changes, rest)
+        return ThreadRecord(
+            saved.step, saved.at, LANGGRAPH, CHECKPOINT, saved.id, saved.source, changes, rest
+        )
 
     def writes_record(self, checkpoint: str, written: TaskWrites, at: float) -> ThreadRecord:
         """The record of writes to a checkpoint."""
@@ -172,7 +172,7 @@ class ThreadState:
             step = self.newest.step
             checkpoint = ""
         rest = _writes_data(written, values, recent)
-        return ThreadRecord(step, at, FORMAT, WRITES, checkpoint, "", {}, rest)
+        return ThreadRecord(step, at, LANGGRAPH, WRITES, checkpoint, "", {}, rest)
 
     def count_with(self, record: ThreadRecord) -> int:
         """How many checkpoints the thread has had, with the one of a record that is to be applied."""
@@ -191,7 +191,7 @@ class ThreadState:
 
     def apply(self, record: ThreadRecord) -> None:
         """Advance by one record. Raises LookupError, TypeError or ValueError for one that doesn't fit."""
-        if record.format != FORMAT:
+        if record.format != LANGGRAPH:
             raise ValueError(f"its format is {record.format!r}")
         if record.what == CHECKPOINT:
             self._apply_checkpoint(record)
@@ -301,7 +301,7 @@ def records_of(checkpoints: Iterable[SavedCheckpoint], early: Mapping[str, Write
         state.apply(record)
         return record
 
-    yield ThreadRecord(0, 0.0, FORMAT, RESTART, "", "", {}, [])
+    yield ThreadRecord(0, 0.0, LANGGRAPH, RESTART, "", "", {}, [])
     for saved in sorted(checkpoints, key=lambda each: each.id):
         yield applied(state.checkpoint_record(saved))
         for written in by_task(saved.writes):

@@ -12,6 +12,9 @@ from limpet.errors import ForeignRun
 if TYPE_CHECKING:
     from limpet.journal.store import RunHead
 
+LANGGRAPH = "langgraph:1"
+"""The plan of the heads of LangGraph's threads: the format of their records."""
+
 LIBRARIES = {"langgraph": "LangGraph"}
 """The libraries whose threads a store keeps, by `RunHead.kind`, and what they are called."""
 
