@@ -170,8 +170,14 @@ def test_an_object_that_was_changed_in_place_is_stored() -> None:
     messages[0].content = "changed"
     thread.save({"messages": messages})
     assert [each.content for each in thread.values()["messages"]] == ["changed", "two"]
+    after = thread.config
     thread.config = before
     assert [each.content for each in thread.values()["messages"]] == ["one", "two"]
+    thread.config = after
+    messages[1].content = "again"
+    thread.save({"messages": messages}, set())  # a node that returns nothing: no new version
+    assert [each.content for each in thread.values()["messages"]] == ["changed", "again"]
+    thread.config = before
     thread.values()["messages"].clear()
     assert len(thread.values()["messages"]) == 2  # each reader gets objects of its own
 

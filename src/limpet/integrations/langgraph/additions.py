@@ -63,6 +63,9 @@ class SealedPieces:
         return piece
 
 
+_UNALTERABLE: Final = frozenset({str, bytes, int, float, bool, type(None)})
+
+
 class NewCheckpoint:
     """A checkpoint to be saved. `changed` are the channels that LangGraph says have a new version."""
 
@@ -112,7 +115,8 @@ class NewCheckpoint:
         return state.checkpoint_record(self._saved, whole=True)
 
     def _value(self, channel: str, value: Any, last: SavedCheckpoint | None) -> Value:
-        if last is not None and self._is_unchanged(channel, last):
+        # What can be altered in place is compared by content, although LangGraph gave it no new version.
+        if type(value) in _UNALTERABLE and last is not None and self._is_unchanged(channel, last):
             return last.values[channel]
         known = self._encoded.get(channel)
         if known is None:
