@@ -341,7 +341,7 @@ export class Inspector {
   }
 
   actions(run, isReadOnly) {
-    if (!this.hasStep()) return null;
+    if (!this.hasStep() || run.status === "thread") return null;
     return h(
       "div.inspector-actions",
       !isReadOnly && h("button", { onclick: () => this.fork(this.stepBefore(), this.row.branch) }, "fork before this step"),

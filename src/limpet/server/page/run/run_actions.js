@@ -58,7 +58,7 @@ function facts(run, { children, unserved }) {
     h("span", isOver(run) ? "ended " : "changed ", timeView(run.updated)),
     h("span", "created ", timeView(run.created)),
     isOver(run) && h("span", span(run.updated - run.created)),
-    h("span", count(run.step, "step")),
+    h("span", run.status === "thread" ? run.reason : count(run.step, "step")),
     run.queue !== "default" && h("span", `queue ${run.queue}`),
     run.held_by && run.status === "running" && h("span", { title: run.held_by }, `by ${shortId(run.held_by, 40)}`),
     unserved && isUnclaimed(run) && h("span.unserved", `stays ${run.status}: ${unserved.reason}`),
