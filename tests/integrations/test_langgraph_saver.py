@@ -23,6 +23,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from limpet import MemoryStore, Runs, StateGraph, UsageError, open_store
 from limpet.integrations.langgraph import LimpetSaver
 from limpet.integrations.langgraph.thread_names import run_id_of
+from limpet.journal import snapshots
 from limpet.journal.store import Store
 from limpet.journal.threads.records import read_thread
 from support.langgraph_threads import SavedThread
@@ -76,9 +77,12 @@ def grown(value: Any, choose: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_read_is_what_langgraphs_own_saver_reads(seed: int) -> None:
-    """H22: whatever changed, was forked, or came early, also for a process that knows nothing of it."""
+def test_what_is_read_is_what_langgraphs_own_saver_reads(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """H22: whatever changed or was forked, whole checkpoints or not, for a process that knows nothing of it, too."""
     choose = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(snapshots, "MIN_WEIGHT", 1)
+        monkeypatch.setattr(snapshots, "SNAPSHOT_FACTOR", 1)
     store = MemoryStore()
     theirs = SavedThread(InMemorySaver())
     ours = SavedThread(LimpetSaver(store))
@@ -112,6 +116,7 @@ def test_what_is_read_is_what_langgraphs_own_saver_reads(seed: int) -> None:
         if choose.random() < 0.2:
             ours.saver = LimpetSaver(store)
         assert_equal(theirs, ours)
+    assert (store.head(run_id_of("t")).snapshot > 1) == bool(seed % 2)
 
 
 def _put_the_same(ours: SavedThread, theirs: SavedThread, id: str, changed: set[str]) -> None:

@@ -164,14 +164,12 @@ class ThreadState:
     def writes_record(self, checkpoint: str, written: TaskWrites, at: float) -> ThreadRecord:
         """The record of writes to a checkpoint."""
         values: Mapping[str, Value] = {}
-        recent = None
         step = 0
         if self.newest is not None and checkpoint == self.newest.id:
             values = self.newest.values
-            recent = self.recent
             step = self.newest.step
             checkpoint = ""
-        rest = _writes_data(written, values, recent)
+        rest = _writes_data(written, values, self.recent)
         return ThreadRecord(step, at, LANGGRAPH, WRITES, checkpoint, "", {}, rest)
 
     def count_with(self, record: ThreadRecord) -> int:
@@ -263,15 +261,14 @@ class ThreadState:
             old = None
             if is_newest and newest is not None:
                 old = newest.values.get(channel)
-            value = changed(old, change, self.recent if is_newest else None, stored.append)
+            value = changed(old, change, self.recent, stored.append)
             if value is None:
                 raise ValueError("it has no value")
             # The first write of a task at an index counts, except for errors, interrupts and the like.
             if index < 0 or (task_id, index) not in writes:
                 writes[task_id, index] = Write(task_path, channel, value)
-        if is_newest:
-            for piece in stored:
-                self.recent.add(piece)
+        for piece in stored:
+            self.recent.add(piece)
 
     def _writes_of(self, checkpoint: str) -> Writes:
         newest = self.newest
