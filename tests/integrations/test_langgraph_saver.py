@@ -116,7 +116,7 @@ def test_what_is_read_is_what_langgraphs_own_saver_reads(seed: int, monkeypatch:
         if choose.random() < 0.2:
             ours.saver = LimpetSaver(store)
         assert_equal(theirs, ours)
-    assert (store.head(run_id_of("t")).snapshot > 1) == bool(seed % 2)
+    assert store.head(run_id_of("t")).snapshot > 1 or not seed % 2
 
 
 def _put_the_same(ours: SavedThread, theirs: SavedThread, id: str, changed: set[str]) -> None:
