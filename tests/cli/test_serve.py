@@ -31,7 +31,7 @@ from support.waiting import SOON, until
 pytest.importorskip("uvicorn", reason="the extra server isn't installed")
 
 from limpet.cli.commands import serve
-from limpet.server.security import CODE_LASTS, is_browser_code
+from limpet.frontends.security import CODE_LASTS, is_browser_code
 
 SLOW = """
 import os, time

@@ -164,7 +164,7 @@ def test_a_browser_opens_at_the_page_of_an_exported_run(
 ) -> None:
     """H20: at the place that the terminal shows, with a code for its token; Ctrl-C stops the server."""
     pytest.importorskip("uvicorn", reason="the extra server isn't installed")
-    from limpet.server.security import is_browser_code
+    from limpet.frontends.security import is_browser_code
 
     runs("runs", "export", "waits", "waits.run")
     browser = here / "browser"

@@ -22,8 +22,8 @@ from starlette.testclient import TestClient
 
 import limpet
 from limpet import MemoryStore
+from limpet.frontends.security import Allowed
 from limpet.server import app
-from limpet.server.security import Allowed
 from support.http_api import article, asking
 from support.http_server import TOKEN, Events, Served
 

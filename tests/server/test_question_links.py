@@ -9,9 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from limpet import Conflict, MemoryStore, RunNotFound, RunPaused, Runs, StateGraph, open_store, pause
+from limpet.frontends.problems import HttpProblem
 from limpet.graphs.names import SERVER_KEY
 from limpet.server import app
-from limpet.server.problems import HttpProblem
 from limpet.server.question_links import LONGEST_LINK, QuestionLink, open_link, seal_link
 from limpet.server.routes import questions
 from support.checkpoint_stores import InMemoryCheckpointStore

@@ -27,11 +27,11 @@ from limpet import (
     register_type,
     secret,
 )
+from limpet.frontends.values import shown_value, size_of
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding import user_types
 from limpet.server import app
 from limpet.server.application import ENDPOINTS
-from limpet.server.values import shown_value, size_of
 from support.http_api import CANARY, Client, api, filled, plain, required
 from support.http_server import API, TOKEN, Events, served
 

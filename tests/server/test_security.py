@@ -17,13 +17,13 @@ import pytest
 from starlette.routing import Route
 
 from limpet import MemoryStore, StoreUnavailable, UsageError
+from limpet.frontends.security import CODE_LASTS, Guard, browser_code, is_address, session_value, split_host
 from limpet.journal.run_filter import RunFilter
 from limpet.journal.store import RunHead
 from limpet.server import app, application, metrics
 from limpet.server.application import ENDPOINTS, STRANGERS_AT_ONCE
 from limpet.server.page_files import PageFiles
 from limpet.server.page_routes import PAGES
-from limpet.server.security import CODE_LASTS, Guard, browser_code, is_address, session_value, split_host
 from support.http_api import CANARY, HOST, api, article, asking, filled, required
 from support.http_server import API, TOKEN, served
 from support.waiting import until

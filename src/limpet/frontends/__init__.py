@@ -1,1 +1,1 @@
-"""What the command line and the server share: runs as plain data, and graphs on the store that a program chose."""
+"""What the command line, the server and integrations share: runs and values as plain data, and who may ask for them."""

@@ -36,6 +36,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.errors import LimpetError, UsageError
 from limpet.frontends.graph_on_store import GraphOnStore
+from limpet.frontends.problems import (
+    MEDIA_TYPE,
+    HttpProblem,
+    internal_problem,
+    problem_details,
+    store_problems_hidden,
+)
+from limpet.frontends.security import HEADERS, LOOPBACK, Authenticate, Guard, by_name, host_names
+from limpet.frontends.values import to_bytes
 from limpet.graph_methods import GraphMethods
 from limpet.runs import Runs
 from limpet.schedules import Schedules
@@ -53,13 +62,6 @@ from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE
 from limpet.server.metrics import Metrics, StoreCheck
 from limpet.server.openapi import openapi
 from limpet.server.page_routes import page_routes
-from limpet.server.problems import (
-    MEDIA_TYPE,
-    HttpProblem,
-    internal_problem,
-    problem_details,
-    store_problems_hidden,
-)
 from limpet.server.routes import graphs as graph_routes
 from limpet.server.routes import history as history_routes
 from limpet.server.routes import questions as question_routes
@@ -71,9 +73,7 @@ from limpet.server.routes import states as state_routes
 from limpet.server.routes import streams as stream_routes
 from limpet.server.run_changes import RunChanges
 from limpet.server.run_counts import COUNTING_SHARE, RecentAnswers
-from limpet.server.security import HEADERS, LOOPBACK, Authenticate, Guard, headers_of, host_names
 from limpet.server.timeline import Timelines
-from limpet.server.values import to_bytes
 from limpet.stores.opening import open_store
 
 T = TypeVar("T")
@@ -266,7 +266,7 @@ class _Answering:
         return reporting
 
     async def _health(self, request: Request) -> Response:
-        self._guard.check_host(headers_of(request))
+        self._guard.check_host(by_name(request.headers.items()))
         with store_problems_hidden():
             await _while_connected(request, self._store_check.result())
         return _response({"status": "ok"})
@@ -283,7 +283,7 @@ class _Answering:
 
     async def _check(self, request: Request, endpoint: Endpoint | None) -> str | None:
         """Who makes a request; None for a stranger. Raises unless it may be answered."""
-        headers = headers_of(request)
+        headers = by_name(request.headers.items())
         self._guard.check_host(headers)
         self._guard.check_origin(request.method, headers)
         if endpoint is not None and endpoint.is_public:

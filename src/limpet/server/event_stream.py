@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 from starlette.concurrency import run_in_threadpool
 
 from limpet.errors import LimpetError
-from limpet.server.problems import problem_details
-from limpet.server.values import LARGE, may_be_large, shown_value, size_of, to_bytes, without_large
+from limpet.frontends.problems import problem_details
+from limpet.frontends.values import LARGE, may_be_large, shown_value, size_of, to_bytes, without_large
 
 KEEP_ALIVE: Final = 15.0
 """Seconds after which a comment is sent, if nothing else is: proxies end connections that are silent."""

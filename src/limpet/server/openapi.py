@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from limpet.frontends.problems import MEDIA_TYPE
 from limpet.server.endpoint import KINDS, TEXTS, Endpoint, Parameter
-from limpet.server.problems import MEDIA_TYPE
 from limpet.version import VERSION
 
 

@@ -15,17 +15,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from limpet.server.page_files import PageFiles
-from limpet.server.problems import HttpProblem
-from limpet.server.security import (
+from limpet.frontends.problems import HttpProblem
+from limpet.frontends.security import (
     HEADERS,
     Guard,
+    by_name,
     cookie_name,
-    headers_of,
     is_browser_code,
     same,
     session_value,
 )
+from limpet.server.page_files import PageFiles
 
 PAGES: Final = (
     "/",
@@ -71,7 +71,7 @@ class _Pages:
 
     async def show(self, request: Request) -> Response:
         """The document. With the token, or a code for it, in its query, a cookie, and the same page without it."""
-        headers = headers_of(request)
+        headers = by_name(request.headers.items())
         self._guard.check_host(headers)
         if self._opens(request.query_params.get(TOKEN, "")):
             return self._with_cookie(request, RedirectResponse(_path_without_token(request), 303))
@@ -80,12 +80,12 @@ class _Pages:
 
     async def show_public(self, request: Request) -> Response:
         """The document, for a page whose link has a token of its own."""
-        self._guard.check_host(headers_of(request))
+        self._guard.check_host(by_name(request.headers.items()))
         return self._document(request, 200)
 
     async def log_in(self, request: Request) -> Response:
         """Give a browser the cookie for a token that a user has typed, sent as any client sends it."""
-        headers = headers_of(request)
+        headers = by_name(request.headers.items())
         self._guard.check_host(headers)
         self._guard.check_origin(request.method, headers)
         if not self._guard.has_token(headers, {}):
@@ -94,7 +94,7 @@ class _Pages:
 
     async def file(self, request: Request) -> Response:
         """One of the files, which browsers keep for ever."""
-        self._guard.check_host(headers_of(request))
+        self._guard.check_host(by_name(request.headers.items()))
         found = self._files.find(request.path_params["hash"], request.path_params["path"])
         if found is None:
             raise HttpProblem(404, "no-route", "the page has no such file; load it again")
@@ -126,7 +126,7 @@ class _Pages:
         assert token is not None
         response.headers.update({**HEADERS, "Cache-Control": "no-store"})
         response.set_cookie(
-            cookie_name(headers_of(request)),
+            cookie_name(by_name(request.headers.items())),
             session_value(token),
             path=_root(request) or "/",
             secure=request.url.scheme == "https",

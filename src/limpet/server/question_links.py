@@ -11,15 +11,13 @@ import binascii
 import hashlib
 import hmac
 import json
-import secrets
 from typing import Final, NamedTuple
 
 from limpet.errors import UsageError
-from limpet.graphs.names import SERVER_KEY
+from limpet.frontends.problems import HttpProblem
+from limpet.frontends.server_key import known_server_key, server_key
 from limpet.journal.store import Store
-from limpet.server.problems import HttpProblem
 
-KEY_BYTES: Final = 32
 LONGEST_LINK: Final = 4000
 """Characters of a link, at most: a longer one isn't looked at."""
 
@@ -50,7 +48,7 @@ class QuestionLink(NamedTuple):
 def seal_link(store: Store, link: QuestionLink) -> str:
     """The link as a text for a URL. Raises `UsageError` for a name with which it is too long."""
     content = _encoded(json.dumps(list(link), ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    sealed = f"{content}.{_encoded(_seal(_key(store) or _new_key(store), content))}"
+    sealed = f"{content}.{_encoded(_seal(server_key(store), content))}"
     if len(sealed) > LONGEST_LINK:
         raise UsageError(f"the name is too long for a link: it has {len(link.name):,} characters")
     return sealed
@@ -62,7 +60,7 @@ def open_link(store: Store, text: str, now: float) -> QuestionLink:
     wrong = no_such_link()
     if len(text) > LONGEST_LINK or not text.isascii():
         raise wrong
-    key = _key(store)
+    key = known_server_key(store)
     if key is None or not hmac.compare_digest(_encoded(_seal(key, content)), seal):
         raise wrong
     try:
@@ -81,23 +79,6 @@ def no_such_link(message: str = "this link isn't one of this server") -> HttpPro
 
 def _seal(key: bytes, content: str) -> bytes:
     return hmac.digest(key, content.encode(), hashlib.sha256)
-
-
-def _key(store: Store) -> bytes | None:
-    """The key that the store keeps; None before the first link was made."""
-    document = store.get_document(SERVER_KEY)
-    if document is None:
-        return None
-    return bytes.fromhex(json.loads(document.body)["key"])
-
-
-def _new_key(store: Store) -> bytes:
-    """A new key, or that of another server that has made one at the same moment."""
-    while True:
-        store.put_document(SERVER_KEY, json.dumps({"key": secrets.token_hex(KEY_BYTES)}).encode(), 0)
-        key = _key(store)
-        if key is not None:
-            return key
 
 
 def _encoded(data: bytes) -> str:

@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from limpet.engine.following.follow import watched
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.errors import LimpetError
+from limpet.frontends.problems import problem_details
 from limpet.journal.store import ENDED, RUNNING
 from limpet.server.event_stream import KEEP_ALIVE, NOTHING_NEW, message
-from limpet.server.problems import problem_details
 from limpet.server.timeline import Timelines
 
 GATHERED: Final = 0.25

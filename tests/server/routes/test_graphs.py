@@ -12,8 +12,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 from limpet import MemoryStore, StateGraph, Workflow, append, secret
+from limpet.frontends.graph_inputs import input_schema
 from limpet.server.routes import graphs
-from limpet.server.routes.graph_inputs import input_schema
 from support.graphs import chain
 from support.http_api import api, plain
 from support.http_server import API

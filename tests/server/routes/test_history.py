@@ -8,7 +8,7 @@ import pytest
 
 from limpet import MemoryStore, State, StateGraph, emit, progress
 from limpet.engine.operations import stored_state
-from limpet.server import values
+from limpet.frontends import values
 from limpet.server.routes import history as routes
 from support.graphs import fan, loop
 from support.http_api import Client, api, plain

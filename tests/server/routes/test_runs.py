@@ -16,8 +16,9 @@ import pytest
 from limpet import StateGraph, open_store, pause
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations import bulk
+from limpet.frontends import shown_runs
 from limpet.journal.store import NewRun
-from limpet.server import endpoint, run_counts
+from limpet.server import run_counts
 from limpet.server.routes import questions
 from limpet.server.routes import run as run_routes
 from limpet.server.routes import runs as routes
@@ -432,7 +433,7 @@ def test_a_list_is_small_however_much_its_runs_ask_and_say() -> None:
 
 def test_a_list_has_the_first_of_many_questions(monkeypatch: pytest.MonkeyPatch) -> None:
     """H19: and their number; so has a run that is followed, which is sent again with each change."""
-    monkeypatch.setattr(endpoint, "QUESTIONS_IN_LIST", 2)
+    monkeypatch.setattr(shown_runs, "QUESTIONS_IN_LIST", 2)
     monkeypatch.setattr(run_routes, "QUESTIONS_FOLLOWED", 3)
 
     def made(store: Any) -> StateGraph:

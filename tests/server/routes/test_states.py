@@ -8,8 +8,8 @@ import pytest
 
 from limpet import MemoryStore, State, StateGraph, Workflow, pause, secret
 from limpet.engine.operations import stored_state
+from limpet.frontends import values
 from limpet.graphs.secrets import MASK
-from limpet.server import values
 from support.graphs import fan, loop, single
 from support.http_api import CANARY, api, plain
 

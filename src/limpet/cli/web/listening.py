@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from limpet.errors import UsageError
-from limpet.server.security import LOOPBACK, WILDCARDS, browser_code, host_name
+from limpet.frontends.security import LOOPBACK, WILDCARDS, browser_code, host_name
 
 HOST: Final = "127.0.0.1"
 PORT = 8765

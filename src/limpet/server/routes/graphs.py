@@ -11,7 +11,10 @@ from limpet.durations import seconds_in_text
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.operations.run_info import SHOWN_STATUSES
 from limpet.errors import UsageError, did_you_mean
+from limpet.frontends.graph_inputs import input_schema, type_name
 from limpet.frontends.graph_on_store import GraphOnStore
+from limpet.frontends.problems import HttpProblem
+from limpet.frontends.shown_runs import shown_run
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.journal.store import CANCELLED, COMPLETED, DAMAGED, FAILED, PAUSED, RUNNING
 from limpet.server.endpoint import (
@@ -25,10 +28,7 @@ from limpet.server.endpoint import (
     Parameter,
     Service,
     checked_for_urls,
-    shown_run,
 )
-from limpet.server.problems import HttpProblem
-from limpet.server.routes.graph_inputs import input_schema, type_name
 from limpet.server.routes.runs import FILTERS
 from limpet.version import VERSION
 

@@ -14,11 +14,11 @@ from limpet.engine.operations.run_info import info_at_last_stop
 from limpet.engine.operations.stored_state import checkpoint_page
 from limpet.errors import DamagedRecord, UsageError
 from limpet.frontends.run_facts import step_facts
+from limpet.frontends.values import check_size, shown_value, size_of
 from limpet.journal.inbox import read_output
 from limpet.journal.store import Output
 from limpet.server.endpoint import FLAG, INTEGER, TEXT, ApiRequest, Endpoint, Parameter, limit_of
 from limpet.server.event_stream import shown_event
-from limpet.server.values import check_size, shown_value, size_of
 
 MAX_STEPS: Final = 2000
 MAX_EVENTS: Final = 2000

@@ -23,21 +23,13 @@ from limpet.engine.operations.run_info import (
 )
 from limpet.engine.operations.run_query import Found, RunQuery, Search
 from limpet.errors import AlreadyAnswered, Conflict, LimpetError, RunError, RunNotFound, UsageError
+from limpet.frontends.problems import HttpProblem
+from limpet.frontends.shown_runs import listed_run
+from limpet.frontends.values import shown_value
 from limpet.journal.store import PAUSED, RUNNING
 from limpet.journal.waits import Question
-from limpet.server.endpoint import (
-    ANYTHING,
-    INTEGER,
-    TEXT,
-    ApiRequest,
-    Endpoint,
-    Parameter,
-    limit_of,
-    listed_run,
-)
-from limpet.server.problems import HttpProblem
+from limpet.server.endpoint import ANYTHING, INTEGER, TEXT, ApiRequest, Endpoint, Parameter, limit_of
 from limpet.server.question_links import QuestionLink, no_such_link, open_link, seal_link
-from limpet.server.values import shown_value
 
 MAX_WAITING: Final = 200
 """Runs in an answer, at most."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.frontends.problems import HttpProblem
+from limpet.frontends.values import check_size, size_of, without_large
 from limpet.server.endpoint import TEXT, ApiRequest, Endpoint, Parameter
 from limpet.server.event_stream import shown_event
-from limpet.server.problems import HttpProblem
 from limpet.server.timeline.row_events import RowEvents
-from limpet.server.values import check_size, size_of, without_large
 
 UPDATED: Final = ("update", "merged", "appended", "replaced")
 """The fields of an event that have what a step changed, by key."""

@@ -13,6 +13,9 @@ from limpet.engine.operations.answer import answer_run
 from limpet.engine.operations.export import create_exported, exported_run
 from limpet.engine.operations.run_info import ABANDONED
 from limpet.errors import StoreError, StoreUnavailable
+from limpet.frontends.problems import HttpProblem
+from limpet.frontends.shown_runs import QUESTIONS_FOLLOWED, shown_run
+from limpet.frontends.values import all_parts, shown_value
 from limpet.graphs.secrets import MASK
 from limpet.journal.export import ExportedRun
 from limpet.journal.reader import ViewedTail, read_records
@@ -24,7 +27,6 @@ from limpet.server.endpoint import (
     FLAG,
     INTEGER,
     OBJECT,
-    QUESTIONS_FOLLOWED,
     TEXT,
     TEXTS,
     ApiRequest,
@@ -33,11 +35,8 @@ from limpet.server.endpoint import (
     Parameter,
     checked_for_urls,
     limit_of,
-    shown_run,
 )
-from limpet.server.problems import HttpProblem
 from limpet.server.timeline import MAX_ROWS
-from limpet.server.values import all_parts, shown_value
 
 RUN_FILE: Final = "application/octet-stream"
 

@@ -12,6 +12,7 @@ from limpet.engine.operations.rollback import check_rollback
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.run_query import RunQuery
 from limpet.errors import UsageError
+from limpet.frontends.shown_runs import listed_run
 from limpet.journal.store import ENDED, RUNNING
 from limpet.server.endpoint import (
     ANSWERS_AS,
@@ -25,7 +26,6 @@ from limpet.server.endpoint import (
     Endpoint,
     Parameter,
     limit_of,
-    listed_run,
 )
 from limpet.server.run_counts import count_newest
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from limpet.engine.leases.lease_client import client_for
 from limpet.engine.schedules.schedule import find_schedule
 from limpet.engine.schedules.schedule_info import ScheduleInfo, with_run_statuses
+from limpet.frontends.values import shown_value, shown_values, without_large
 from limpet.server.endpoint import (
     FLAG,
     INTEGER,
@@ -21,7 +22,6 @@ from limpet.server.endpoint import (
     checked_for_urls,
 )
 from limpet.server.routes.graphs import known_graph
-from limpet.server.values import shown_value, shown_values, without_large
 
 
 def list_schedules(request: ApiRequest) -> dict[str, Any]:

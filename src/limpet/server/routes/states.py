@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from limpet.errors import UsageError, did_you_mean
-from limpet.journal.encoding.codec import encode
-from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter, StoredState, limit_of
-from limpet.server.values import (
+from limpet.frontends.shown_runs import StoredState
+from limpet.frontends.values import (
     check_size,
     incomplete,
     not_json,
@@ -17,6 +16,8 @@ from limpet.server.values import (
     size_of,
     without_large,
 )
+from limpet.journal.encoding.codec import encode
+from limpet.server.endpoint import INTEGER, TEXT, ApiRequest, Endpoint, Parameter, limit_of
 
 TASK_FACTS: Final = (
     "task",

@@ -14,11 +14,11 @@ from itertools import islice
 from math import isfinite
 from typing import Any, Final, TypeVar
 
+from limpet.frontends.problems import HttpProblem
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.json_values import to_json_value
 from limpet.journal.encoding.unknown_values import UnknownValue
 from limpet.journal.encoding.user_types import TYPES
-from limpet.server.problems import HttpProblem
 
 LARGE: Final = 20_000
 """Bytes of JSON above which a value is left out, and only its size is sent."""

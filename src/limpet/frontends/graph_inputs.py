@@ -26,10 +26,10 @@ from typing import (
     is_typeddict,
 )
 
+from limpet.frontends.values import not_json, shown_value
 from limpet.graphs.plan import PLANNER, Plan
 from limpet.graphs.typed_state.annotations import is_model, plain_type
 from limpet.graphs.workflow.layers import Layers
-from limpet.server.values import not_json, shown_value
 
 PLAIN_TYPES: Final[Mapping[Any, str]] = {
     str: "string",

@@ -18,10 +18,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import MemoryStore, Runs, register_type
+from limpet.frontends import values
+from limpet.frontends.values import (
+    LARGE,
+    not_json,
+    shown_value,
+    shown_values,
+    size_of,
+    to_bytes,
+    without_large,
+)
 from limpet.journal.encoding import user_types
 from limpet.journal.encoding.unknown_values import UnknownValue
-from limpet.server import values
-from limpet.server.values import LARGE, not_json, shown_value, shown_values, size_of, to_bytes, without_large
 from support.http_api import api, plain
 
 

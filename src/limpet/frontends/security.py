@@ -13,13 +13,11 @@ import inspect
 import ipaddress
 import logging
 import re
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from starlette.requests import Request
-
 from limpet.errors import UsageError
-from limpet.server.problems import HttpProblem
+from limpet.frontends.problems import HttpProblem
 
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 """The names under which a server on this machine is reached."""
@@ -140,9 +138,9 @@ class Guard(NamedTuple):
         return await allowed if inspect.isawaitable(allowed) else allowed
 
 
-def headers_of(request: Request) -> dict[str, str]:
+def by_name(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
     """The headers of a request by their names in small letters."""
-    return {name.lower(): value for name, value in request.headers.items()}
+    return {name.lower(): value for name, value in headers}
 
 
 def cookie_name(headers: Mapping[str, str]) -> str:

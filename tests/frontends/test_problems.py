@@ -23,8 +23,8 @@ from limpet import (
     UsageError,
     errors,
 )
-from limpet.server import problems
-from limpet.server.problems import LONGEST_DETAIL, TITLES, internal_problem, problem_details, status_of
+from limpet.frontends import problems
+from limpet.frontends.problems import LONGEST_DETAIL, TITLES, internal_problem, problem_details, status_of
 from support.http_api import api, plain
 
 
@@ -78,7 +78,9 @@ def test_errors_that_are_no_fault_of_the_server_are_no_500() -> None:
 
 def test_the_codes_of_the_server_are_in_the_reference() -> None:
     """H19: each with its status."""
-    sources = "".join(path.read_text() for path in Path(problems.__file__).parent.rglob("*.py"))
+    library = Path(problems.__file__).parents[1]
+    folders = (library / "frontends", library / "server")
+    sources = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     used = set(re.findall(r'HttpProblem\(\s*(\d+),\s*"([a-z-]+)"', sources))
     used |= {("403", "has-secrets"), ("500", "internal")}
     page = (Path(__file__).parents[2] / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
