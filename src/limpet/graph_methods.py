@@ -91,6 +91,9 @@ class GraphMethods(ABC, Generic[S]):
 
     name: str
 
+    description = ""
+    """What it is for, as tools for agents say it. A YAML file may have one."""
+
     _raises_errors = False
     """Whether a run that fails raises its error to the caller that iterates it, in place of an `error` event."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from limpet import pause
 from limpet.server.application import ENDPOINTS
-from limpet.server.endpoint import MAX_DEPTH
+from limpet.frontends.given_values import MAX_DEPTH
 from support.http_api import api, asking, filled, plain
 from support.http_server import API
 

@@ -35,6 +35,7 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from limpet.errors import LimpetError, UsageError
+from limpet.frontends.given_values import check_text
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.frontends.problems import (
     MEDIA_TYPE,
@@ -55,7 +56,6 @@ from limpet.server.endpoint import (
     FileOnDisk,
     Service,
     body_values,
-    check_text,
     query_values,
 )
 from limpet.server.metrics import MEDIA_TYPE as METRICS_TYPE

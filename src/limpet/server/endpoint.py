@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import UsageError, did_you_mean
+from limpet.frontends.given_values import check_depth, check_no_mask, check_text
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.frontends.shown_runs import ShownRuns, StoredState
-from limpet.frontends.values import holds_mask, parts_of
-from limpet.graphs.secrets import MASK
 from limpet.journal.store import Store
 from limpet.runs import Runs
 from limpet.schedules import Schedules
@@ -48,9 +47,6 @@ MAX_DIGITS: Final = 17
 
 MAX_VALUES: Final = 1000
 """Values in the query of a request, at most."""
-
-MAX_DEPTH: Final = 150
-"""Levels of lists and objects in the body of a request, at most. A store keeps a few more."""
 
 
 class Parameter(NamedTuple):
@@ -213,18 +209,11 @@ def body_values(endpoint: Endpoint, body: Any) -> dict[str, Any]:
         if name not in known:
             raise UsageError(f"the body has no field {name[:80]!r} here{did_you_mean(name[:80], known)}")
         _check_value(known[name], value)
-    _check_depth(body)
+    check_depth(body, "the body of the request")
     for parameter in endpoint.body:
         if parameter.is_required and parameter.name not in body:
             raise UsageError(f"the body needs the field {parameter.name!r}: {parameter.about}")
     return body
-
-
-def check_text(name: str, text: str) -> str:
-    """A text in a request. Raises `UsageError` for characters that no name has, and that not every store can keep."""
-    if "\0" in text or any("\ud800" <= character <= "\udfff" for character in text):
-        raise UsageError(f"{name!r} has a character that isn't valid in a text")
-    return text
 
 
 def checked_for_urls(name: str | None) -> str | None:
@@ -232,16 +221,6 @@ def checked_for_urls(name: str | None) -> str | None:
     if name in (".", ".."):
         raise UsageError(f"a run or a schedule can't be named {name!r} here: no URL could name it")
     return name
-
-
-def _check_depth(body: Any) -> None:
-    """Raise `UsageError` for a body that is nested too deeply. It isn't walked recursively."""
-    level = [body]
-    for _ in range(MAX_DEPTH):
-        level = [each for part in level for each in parts_of(part)]
-        if not level:
-            return
-    raise UsageError(f"the body of the request is nested more than {MAX_DEPTH} levels deep")
 
 
 def _value_of_text(parameter: Parameter, text: str) -> Any:
@@ -276,11 +255,8 @@ def _check_value(parameter: Parameter, value: Any) -> None:
             fits = isinstance(value, dict)
     for text in _texts_of(parameter, value, fits):
         check_text(parameter.name, text)
-    if parameter.kind in (OBJECT, ANYTHING) and holds_mask(value):
-        raise UsageError(
-            f"the field {parameter.name!r} has {MASK!r}, which is shown in place of a secret: stored, it would "
-            "replace the secret. Give the value, or leave its key out"
-        )
+    if parameter.kind in (OBJECT, ANYTHING):
+        check_no_mask(f"the field {parameter.name!r}", value)
     if not fits:
         wanted = {TEXTS: "a list of texts", FLAG: "true or false", INTEGER: "a whole number"}
         raise UsageError(f"the field {parameter.name!r} must be {wanted.get(parameter.kind, parameter.kind)}")

@@ -184,6 +184,7 @@ def _define(
     context = BuildContext(mistakes, code, directory, outer_files, is_partial, children, resources)
     builder = _builder(value, context)
     graph = builder.define(_name_of(value, file))
+    graph.description = value.text("description") or ""
     graph.declared_schedules = _read_schedules(builder)
     return graph, builder
 

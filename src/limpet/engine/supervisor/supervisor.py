@@ -16,7 +16,7 @@ from limpet.durations import patience_of
 from limpet.engine.leases.lease_client import client_for, register_supervisor
 from limpet.engine.leases.process_identity import place_of
 from limpet.engine.leases.workers import WorkerInfo
-from limpet.engine.supervisor.catalog import GraphCatalog
+from limpet.engine.supervisor.catalog import GraphCatalog, Reference
 from limpet.engine.supervisor.log import log
 from limpet.engine.supervisor.options import SupervisorOptions
 from limpet.engine.supervisor.run_resumer import RunResumer
@@ -173,6 +173,12 @@ class Supervisor:
         finally:
             for each, handler in handlers.items():
                 signal.signal(each, handler)
+
+    def add(self, graph: Reference) -> str:
+        """Resume runs of this graph, too, and return its name. Raises `DefinitionError` if another has that name."""
+        name = self.resumer.graphs.catalog.add(graph)
+        self.nudge()
+        return name
 
     def nudge(self, schedules_changed: bool = False) -> None:
         """Look at the store now, rather than when it is time: a run was queued, say, or time was skipped.
