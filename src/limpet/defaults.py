@@ -43,6 +43,9 @@ RETENTION_HOURS: Final = 24.0
 CLEANUP_INTERVAL: Final = 3600.0
 """Every how many seconds, by default, expired runs are deleted in the background."""
 
+MCP_WAIT: Final = 45.0
+"""For how many seconds a call of an MCP client follows its run. Many clients give up after a minute."""
+
 LOCK_TIMEOUT: Final = 60.0
 """For how many seconds a store of files waits while another process has its files locked."""
 

@@ -30,6 +30,7 @@ from limpet.defaults import (
     MAX_CRASHES,
     MAX_RUNS_AT_ONCE,
     MAX_SLEEP,
+    MCP_WAIT,
     POLL_INTERVAL,
     STOP_GRACE,
 )
@@ -271,6 +272,7 @@ def _add_other_commands(commands: Verbs) -> None:
         commands, "workers", "workers:list_workers", "the workers of the store, and runs without a worker"
     )
     _add_serve(commands)
+    _add_mcp(commands)
     demo = add_verb(
         commands, "demo", "demo:show", "a graph with a crash, parallel branches and a question, in a minute"
     )
@@ -333,19 +335,46 @@ def _add_serve(commands: Verbs) -> None:
     serve.add_argument(
         "--worker", action="store_true", help="execute the runs of the graphs as well, as limpet worker does"
     )
+    _add_address(serve)
+    serve.add_argument("--read-only", action="store_true", help="refuse requests that change anything")
+    serve.add_argument("--no-browser", action="store_true", help="only print the URL")
+
+
+def _add_mcp(commands: Verbs) -> None:
+    mcp = add_verb(commands, "mcp", "mcp:serve", "offer graphs and their runs to agents, as an MCP server")
+    mcp.add_argument(
+        "--http",
+        action="store_true",
+        help="over HTTP, for several clients (default: to the one that starts it)",
+    )
+    _add_address(mcp)
+    mcp.add_argument("--no-worker", action="store_true", help="leave runs to other workers of the store")
+    mcp.add_argument("--read-only", action="store_true", help="offer only tools that change nothing")
+    inline = (
+        "offer a tool that runs a workflow given as YAML: it can do whatever this process may do, so allow it only "
+        "where the client may run code here"
+    )
+    mcp.add_argument("--allow-inline", action="store_true", help=inline)
+    mcp.add_argument(
+        "--workflow-tools",
+        action="store_true",
+        help="offer the tools of workflows-mcp as well, by their names",
+    )
+    _add_seconds(mcp, "--wait", MCP_WAIT, "how long a call follows its run")
+
+
+def _add_address(parser: ArgumentParser) -> None:
     hosts = "the address to listen on (127.0.0.1); one that other machines can reach needs a token that you choose"
-    serve.add_argument("--host", default="127.0.0.1", metavar="HOST", help=hosts)
+    parser.add_argument("--host", default="127.0.0.1", metavar="HOST", help=hosts)
     ports = "the port to listen on; 0 for any that is free (8765, or any if that one is taken)"
-    serve.add_argument("--port", type=port_number, metavar="PORT", help=ports)
+    parser.add_argument("--port", type=port_number, metavar="PORT", help=ports)
     tokens = (
         "the token that requests need (default: a new one); better set LIMPET_TOKEN, as other users of the machine "
         "can see a command's options"
     )
-    serve.add_argument("--token", metavar="TOKEN", help=tokens)
+    parser.add_argument("--token", metavar="TOKEN", help=tokens)
     names = "another name that the server is reached under, as behind a proxy; repeatable"
-    serve.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=names)
-    serve.add_argument("--read-only", action="store_true", help="refuse requests that change anything")
-    serve.add_argument("--no-browser", action="store_true", help="only print the URL")
+    parser.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=names)
 
 
 def _add_seconds(parser: ArgumentParser, option: str, default: float, about: str) -> None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from threading import Lock
-from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from limpet import MemoryStore, Runs
 from limpet.cli.commands.schedules import put_declared
-from limpet.cli.commands.worker import log_warnings, signal_names, stopped_text, stopping_text
-from limpet.cli.exit_codes import FAILED, OK, UNAVAILABLE
+from limpet.cli.commands.worker import log_warnings, signal_names
+from limpet.cli.exit_codes import UNAVAILABLE
 from limpet.cli.output import Output
 from limpet.cli.project import NAME_GRAPHS_FOR_ALL_COMMANDS, Graph, find_store, is_place, project_graphs
-from limpet.cli.web.listening import Address, Listening, checked_address, listen, why_not
+from limpet.cli.serving import StopSignals, serve_until_stopped
+from limpet.cli.web.listening import Address, Listening, address_of, listen, why_not
 from limpet.cli.web.web_server import WebServer
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import UsageError
@@ -30,11 +29,6 @@ from limpet.journal.store import RunHead, Store, Tail
 from limpet.server.application import app
 from limpet.supervision import supervise
 from limpet.threads.workers import start_thread
-
-TOKEN_VARIABLE: Final = "LIMPET_TOKEN"
-
-SIGNAL_CHECK_INTERVAL: Final = 0.5
-"""Seconds between two looks whether the server still serves."""
 
 SQLITE_FILE: Final = b"SQLite format 3\0"
 """How the file of a SQLite store begins."""
@@ -64,12 +58,7 @@ class Shown(NamedTuple):
 
 def serve(args: Namespace, output: Output) -> int:
     """Serve the store, or the exported run, that the command line names."""
-    token = args.token
-    if token is None:
-        token = os.environ.get(TOKEN_VARIABLE, "")
-    elif not token:
-        raise UsageError(f"--token is empty: leave it out to have one generated, or set {TOKEN_VARIABLE}")
-    address = checked_address(args.host, args.port, token, args.allow_host)
+    address = address_of(args)
     if args.file is not None:
         shown = _exported_run(args)
     else:
@@ -109,37 +98,9 @@ def serve_runs(
         url = ""
         if opens_browser and output.interactive:
             url = listening.url_to_open(shown.path)
-        return _work(WebServer(application, listening.socket), supervisor, signals, url, output)
-
-
-def _work(
-    server: WebServer, supervisor: Supervisor | None, signals: StopSignals, url: str, output: Output
-) -> int:
-    """Serve, execute runs if there is a supervisor, and open a URL if there is one, until a signal comes."""
-    problem: BaseException | None = None
-    had_runs = False
-    try:
-        server.start()
-        if supervisor is not None:
-            supervisor.start()
-        if url:
-            start_thread(_open_browser, "limpet-browser", url)
-        signals.wait(or_until=server.has_ended)
-    except RuntimeError as failure:  # no thread can be started
-        problem = failure
-    if supervisor is not None:
-        running = supervisor.running
-        had_runs = bool(running)
-        if running:
-            output.say(stopping_text(running, supervisor.options.grace, signal_names()))
-        supervisor.stop()  # meanwhile, its steps can be watched
-    server.stop()
-    problem = problem or server.problem
-    if problem is not None:
-        output.problem(f"the server has failed: {type(problem).__name__}: {problem}", "server-failed")
-        return FAILED
-    output.say(stopped_text(had_runs))
-    return OK
+        opens = partial(start_thread, _open_browser, "limpet-browser", url) if url else None
+        server = WebServer(application, listening.socket)
+        return serve_until_stopped(server, supervisor, signals, output, opens)
 
 
 def _stored_runs(args: Namespace) -> Shown:
@@ -212,43 +173,6 @@ def _check_file(path: str) -> None:
 def run_path(run_id: str) -> str:
     """The path of the page of a run."""
     return f"/runs/{quote(run_id, safe='')}"
-
-
-class StopSignals:
-    """Ctrl-C and SIGTERM as requests to stop, while the block runs. A second one ends the process at once."""
-
-    def __init__(self) -> None:
-        # A handler interrupts the main thread anywhere. So it only makes a mark, and releases a lock for which
-        # nothing waits but `wait`.
-        self._requests: list[object] = []
-        self._wake_up = Lock()
-        self._wake_up.acquire()
-        self._handlers: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> Self:
-        signals = [signal.SIGTERM]
-        # A shell has processes in the background ignore it: Ctrl-C is for the one in the foreground.
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            signals.append(signal.SIGINT)
-        self._handlers = {each: signal.signal(each, self._request_stop) for each in signals}
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for each, handler in self._handlers.items():
-            signal.signal(each, handler)
-
-    def wait(self, or_until: Callable[[], bool]) -> None:
-        """Wait for a request to stop, or until a condition holds, which is checked now and then."""
-        while not self._requests and not or_until():
-            self._wake_up.acquire(True, SIGNAL_CHECK_INTERVAL)
-
-    def _request_stop(self, *_: object) -> None:
-        self._requests.append(None)
-        if len(self._requests) > 1:
-            raise SystemExit(FAILED)
-        self._wake_up.release()
 
 
 def _say_where(listening: Listening, shown: Shown, data: dict[str, Any], output: Output) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import socket
+from argparse import Namespace
 from collections.abc import Sequence
 from time import time
 from typing import Final, NamedTuple
@@ -15,6 +16,8 @@ from urllib.parse import quote
 
 from limpet.errors import UsageError
 from limpet.frontends.security import LOOPBACK, WILDCARDS, browser_code, host_name
+
+TOKEN_VARIABLE: Final = "LIMPET_TOKEN"
 
 HOST: Final = "127.0.0.1"
 PORT = 8765
@@ -87,6 +90,16 @@ class Listening(NamedTuple):
         if token:
             query = f"?token={quote(token, safe='')}"
         return f"http://{host}:{self.port}{path}{query}"
+
+
+def address_of(args: Namespace) -> Address:
+    """The address that a command line names; the token may be in the environment. Raises `UsageError`."""
+    token = args.token
+    if token is None:
+        token = os.environ.get(TOKEN_VARIABLE, "")
+    elif not token:
+        raise UsageError(f"--token is empty: leave it out to have one generated, or set {TOKEN_VARIABLE}")
+    return checked_address(args.host, args.port, token, args.allow_host)
 
 
 def checked_address(host: str, port: int | None, token: str, names: Sequence[str]) -> Address:

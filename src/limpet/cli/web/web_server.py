@@ -50,11 +50,14 @@ TICKS_IN_A_SECOND: Final = 10
 
 
 class WebServer:
-    """An application, served on a socket that listens already, until it is stopped."""
+    """An application, served on a socket that listens already, until it is stopped.
 
-    def __init__(self, application: Any, listening: socket.socket) -> None:
+    With `has_lifespan`, the application is told when it begins and ends.
+    """
+
+    def __init__(self, application: Any, listening: socket.socket, has_lifespan: bool = False) -> None:
         requests = _Requests(application)
-        self._server = _Server(_config(requests), requests)
+        self._server = _Server(_config(requests, has_lifespan), requests)
         self._socket = listening
         # A daemon: the process can end although a request waits for a store that doesn't answer. The threads in which
         # requests are answered are daemons as well, since this one starts them.
@@ -84,12 +87,12 @@ class WebServer:
             self.problem = problem
 
 
-def _config(application: Any) -> uvicorn.Config:
+def _config(application: Any, has_lifespan: bool) -> uvicorn.Config:
     return uvicorn.Config(
         application,
         http=_Connection,
         ws="none",
-        lifespan="off",
+        lifespan="on" if has_lifespan else "off",
         workers=1,  # else WEB_CONCURRENCY counts
         access_log=False,  # the first URL has the token
         log_config=None,

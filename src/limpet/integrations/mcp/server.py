@@ -19,6 +19,7 @@ from mcp_types import (
     PaginatedRequestParams,
 )
 
+from limpet.defaults import MCP_WAIT
 from limpet.durations import patience_of
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import LimpetError, UsageError, did_you_mean
@@ -36,9 +37,6 @@ from limpet.integrations.mcp.workflow_tools import EXECUTE_INLINE, WORKFLOW_TOOL
 from limpet.stores.opening import open_store
 from limpet.version import VERSION
 
-WAIT: Final = 45.0
-"""Seconds that a call follows its run. Many clients give up after a minute."""
-
 INSTRUCTIONS: Final = """\
 Each graph is a tool that starts a durable run: it continues when the client, this server or the machine is gone. Give
 a run_id, and a repeated call is the same run. A result names its run; get_run, answer_run, cancel_run and the other
@@ -55,7 +53,7 @@ def server(
     graphs: Iterable[GraphMethods[Any]] = (),
     *,
     supervisor: Supervisor | None = None,
-    wait: float = WAIT,
+    wait: float = MCP_WAIT,
     read_only: bool = False,
     allow_inline: bool = False,
     workflow_tools: bool = False,
