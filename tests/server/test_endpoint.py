@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from limpet import pause
-from limpet.server.application import ENDPOINTS
 from limpet.frontends.given_values import MAX_DEPTH
+from limpet.server.application import ENDPOINTS
 from support.http_api import api, asking, filled, plain
 from support.http_server import API
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from anyio.to_thread import run_sync
+from mcp_types import CallToolResult
 
 from limpet.engine.node_context.questions import NOT_GIVEN, ResumeInput
 from limpet.engine.operations.answer import answer_run
@@ -117,7 +118,10 @@ async def get_run(call: ToolCall) -> Answer:
     run_id = call.values["run_id"]
     wait = call.values.get("wait")
     if wait:
-        return await follow(call, run_id, wait)
+        found = await follow(call, run_id, wait)
+        if isinstance(found, CallToolResult):
+            found.is_error = False  # to look at a run that has failed isn't an error
+        return found
     return await run_sync(lambda: _details(call.served, call.served.run(run_id)))
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 from anyio.to_thread import run_sync
 
 from limpet.frontends.graph_on_store import GraphOnStore
-from limpet.graph_methods import GraphMethods
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME
 from limpet.integrations.mcp.served_runs import ServedRuns
@@ -42,8 +41,10 @@ def _graph_in(served: ServedRuns, text: str) -> GraphOnStore:
     for name, known in served.graphs.items():
         if name.endswith(f"@{digest}"):
             return known
-    graph: GraphMethods[Any] = loads(text, name=NAME_OF_TEXT, store=served.store)
+    graph = loads(text, name=NAME_OF_TEXT, store=served.store)
+    # Another text may have the same name, also later: a run is continued by the text that it was started with.
     graph.name = f"{graph.name}@{digest}"
+    graph.compile()
     return served.add(graph)
 
 

@@ -1,0 +1,185 @@
+"""What a client hands back is sealed: it opens in each server of the store, expires, and counts once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolResult, ElicitResult, InputRequiredResult
+
+from limpet import MemoryStore, Runs, StateGraph, pause
+from limpet.graphs.names import MCP_REPLIES
+from limpet.integrations.mcp import request_states, server
+from limpet.journal.store import Store
+from support.mcp_clients import Person, data, says, serving, talk
+from support.mcp_graphs import article, asking
+
+GIVEN = {"topic": "kelp", "run_id": "kelp"}
+
+
+def rounds() -> StateGraph:
+    """It asks the same question again and again, in steps of their own."""
+    graph = StateGraph({"all": list}, name="rounds")
+    graph.add_node("ask", lambda state: {"all": [*(state.get("all") or []), pause("Next?")]})
+    graph.set_entry_point("ask")
+    graph.add_conditional_edges("ask", lambda state: len(state["all"]) < 2, {True: "ask", False: "stop"})
+    graph.add_node("stop", lambda state: {})
+    graph.set_finish_point("stop")
+    return graph
+
+
+GRAPHS = [article(), asking("name"), rounds()]
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    """The store of a server."""
+    return MemoryStore()
+
+
+@pytest.fixture
+def shop(store: Store) -> Iterator[Server[Any]]:
+    """A server of the graphs."""
+    with serving(GRAPHS, store) as made:
+        yield made
+
+
+def asked(target: Server[Any], tool: str = "article", given: Any = None) -> InputRequiredResult:
+    """The request for input that a call gives."""
+    found = exchange(target, tool, GIVEN if given is None else given)
+    assert isinstance(found, InputRequiredResult)
+    return found
+
+
+def replied(
+    target: Server[Any], state: str | None, reply: Any, tool: str = "article", given: Any = None
+) -> Any:
+    """What a call gives that hands back a state and the reply to a question."""
+    return exchange(target, tool, GIVEN if given is None else given, state, reply)
+
+
+def exchange(
+    target: Server[Any], tool: str, given: Any, state: str | None = None, replies: Any = None
+) -> CallToolResult | InputRequiredResult:
+    async def conversation(client: Client) -> Any:
+        return await client.session.call_tool(
+            tool, given, input_responses=replies, request_state=state, allow_input_required=True
+        )
+
+    return talk(target, conversation, "auto", Person())
+
+
+def yes(question: str = "review:2:1") -> dict[str, ElicitResult]:
+    return {question: ElicitResult(action="accept", content=says("yes"))}
+
+
+def test_another_server_of_the_store_opens_it(store: Store, shop: Server[Any]) -> None:
+    """P13: after a restart, say. A server of another store doesn't."""
+    state = asked(shop).request_state
+    other = server(store, GRAPHS, wait=60)
+    with serving(GRAPHS) as elsewhere, pytest.raises(MCPError, match="Invalid or expired requestState"):
+        replied(elsewhere, state, yes())
+    assert data(replied(other, state, yes()))["result"]["verdict"] == "yes"
+
+
+def test_what_was_changed_or_is_of_another_call_is_refused(shop: Server[Any]) -> None:
+    """P13: nothing of it reaches the run."""
+    state = asked(shop).request_state or ""
+    other_run = {"topic": "kelp", "run_id": "other"}
+    asked(shop, given=other_run)
+    middle = len(state) // 2
+    changed = f"{state[:middle]}{'A' if state[middle] != 'A' else 'B'}{state[middle + 1 :]}"
+    plain = '["kelp", 0.0, "00", []]'
+    for wrong in (changed, plain, "", state[:-4], "v1.AAAA"):
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            replied(shop, wrong, yes())
+    for tool, given in (("article", other_run), ("get_run", {"run_id": "kelp", "wait": 1})):
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            replied(shop, state, yes(), tool, given)
+    assert Runs(shop_store(shop)).get("kelp").status == "paused"
+
+
+def shop_store(shop: Server[Any]) -> Any:
+    """The store of a server, which its handlers have."""
+    return shop.get_request_handler("tools/call").handler.__self__._served.store  # type: ignore[union-attr]
+
+
+def test_it_expires(store: Store) -> None:
+    """P13: then the client calls again, and is asked again."""
+    with serving(GRAPHS, store, state_lasts=0.001) as brief:
+        state = asked(brief).request_state
+        with pytest.raises(MCPError, match="Invalid or expired requestState"):
+            replied(brief, state, yes())
+        assert asked(brief).input_requests
+
+
+def test_it_counts_once(store: Store, shop: Server[Any]) -> None:
+    """P13: a reply that comes again answers no other question, and gives what the run has become."""
+    given = {"run_id": "r"}
+    first = asked(shop, "rounds", given)
+    (question,) = first.input_requests or ()
+    reply = {question: ElicitResult(action="accept", content=says("one"))}
+    second = replied(shop, first.request_state, reply, "rounds", given)
+    assert question not in second.input_requests
+    again = replied(shop, first.request_state, reply, "rounds", given)
+    assert list(again.input_requests) == list(second.input_requests)
+    Runs(store, GRAPHS).rollback("r", 0)
+    Runs(store).retry("r")
+    once_more = replied(shop, first.request_state, reply, "rounds", given)
+    for answer in ("one", "two"):
+        (question,) = once_more.input_requests
+        reply = {question: ElicitResult(action="accept", content=says(answer))}
+        once_more = replied(shop, once_more.request_state, reply, "rounds", given)
+    assert data(once_more)["result"]["all"] == ["one", "two"]
+    assert data(replied(shop, first.request_state, reply, "rounds", given)) == data(once_more)
+
+
+def test_it_counts_once_even_if_the_reply_was_refused(shop: Server[Any]) -> None:
+    """P13: the question is asked again, and takes the reply to that."""
+    first = asked(shop)
+    wrong = {"review:2:1": ElicitResult(action="accept", content=says("maybe"))}
+    second = replied(shop, first.request_state, wrong)
+    (request,) = second.input_requests.values()
+    assert "'maybe' is not one of yes, no" in request.params.message
+    assert isinstance(replied(shop, first.request_state, yes()), InputRequiredResult)
+    assert data(replied(shop, second.request_state, yes()))["status"] == "completed"
+
+
+def test_replies_to_what_was_not_asked_are_ignored(shop: Server[Any]) -> None:
+    """P13: the run asks again."""
+    state = asked(shop).request_state
+    again = replied(shop, state, yes("review:7:1"))
+    assert list(again.input_requests) == ["review:2:1"]
+
+
+def test_a_later_run_of_the_same_id_is_another(store: Store, shop: Server[Any]) -> None:
+    """P13, P6: a reply about a run that was deleted doesn't reach it."""
+    state = asked(shop).request_state
+    Runs(store).delete("kelp")
+    asked(shop)
+    with pytest.raises(MCPError, match="no longer there"):
+        replied(shop, state, yes())
+
+
+def test_marks_of_replies_are_deleted_when_their_time_is_over(
+    store: Store, shop: Server[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P13: a store doesn't grow with each reply for ever."""
+    monkeypatch.setattr(request_states, "STATE_LASTS", -1.0)
+    for number in range(3):
+        given = {"topic": "kelp", "run_id": f"kelp-{number}"}
+        replied(shop, asked(shop, given=given).request_state, yes(), given=given)
+    assert len(store.list_documents(MCP_REPLIES)) <= 1
+
+
+def test_a_read_only_server_takes_none(store: Store, shop: Server[Any]) -> None:
+    """P13: it has no key to open one, and changes nothing."""
+    state = asked(shop).request_state
+    looking = server(store, GRAPHS, read_only=True)
+    for given in (state, '["kelp", 0.0, "00", []]'):
+        with pytest.raises(MCPError, match="read-only"):
+            replied(looking, given, yes(), "get_run", {"run_id": "kelp", "wait": 1})
