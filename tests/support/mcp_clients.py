@@ -58,7 +58,7 @@ def talk(
     target: Any,
     conversation: Callable[[Client], Awaitable[T]],
     mode: str = "auto",
-    person: Callable[[Any, Any], Awaitable[ElicitResult]] | None = None,
+    person: Any = None,
     **options: Any,
 ) -> T:
     """What a conversation with a server gives. Raises the error that the server answers with."""
@@ -81,7 +81,7 @@ def call(
     tool: str,
     arguments: dict[str, Any] | None = None,
     mode: str = "auto",
-    person: Callable[[Any, Any], Awaitable[ElicitResult]] | None = None,
+    person: Any = None,
     **options: Any,
 ) -> CallToolResult:
     """The result of one call by a client of its own."""

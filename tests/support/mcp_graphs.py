@@ -106,7 +106,7 @@ def vault() -> StateGraph:
 
 
 def large() -> StateGraph:
-    """Its result is as large as it is told."""
+    """Its result is as large as its input says."""
     return one("large", lambda state: {"out": "x" * state["size"]}, {"size": int, "out": str})
 
 

@@ -171,7 +171,7 @@ def test_an_approval_is_a_form_too(shop: Server[Any]) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("action", ["decline", "cancel"])
 def test_a_declined_form_leaves_the_run_as_it_is(shop: Server[Any], mode: str, action: str) -> None:
-    """P13: the answer says how to go on."""
+    """P13: the answer says what to do next."""
     stopped = data(call(shop, "name", mode=mode, person=Person(action)))
     assert stopped["status"] == "paused"
     assert stopped["note"] == "the user didn't answer: the run stays as it is"
@@ -246,7 +246,7 @@ def test_a_large_result_comes_once(shop: Server[Any]) -> None:
     assert state["large"]["out"] == 10_000_000
 
 
-def test_a_call_that_waits_too_long_says_how_to_go_on(shop: Server[Any]) -> None:
+def test_a_call_that_waits_too_long_says_what_to_do_next(shop: Server[Any]) -> None:
     """P13: and its run continues."""
     given = {"graph": "listening", "run_id": "long", "wait": 0}
     waiting = data(call(shop, "run_graph", given))

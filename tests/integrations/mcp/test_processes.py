@@ -109,7 +109,7 @@ def test_a_killed_server_is_replaced_and_its_runs_continue(project: Path) -> Non
     (project / "hold").unlink()
 
     async def go_on(client: Client) -> list[Any]:
-        reply = {"review:1:1": ElicitResult(action="accept", content=says("yes"))}
+        reply: Any = {"review:1:1": ElicitResult(action="accept", content=says("yes"))}
         answered = await client.session.call_tool(
             "article", given, input_responses=reply, request_state=state, allow_input_required=True
         )
@@ -147,7 +147,7 @@ def test_only_messages_reach_standard_output_and_a_signal_ends_it_cleanly(
     ]
     for message in messages:
         process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-    process.stdin.write("this is no message\n")
+    process.stdin.write("this isn't a message\n")
     process.stdin.flush()
     until(lambda: (project / "pid").exists(), "the second node")
     process.send_signal(signal.SIGINT)

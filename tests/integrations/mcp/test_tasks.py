@@ -111,7 +111,7 @@ def person_with_tasks(extension: Any) -> dict[str, Any]:
 
 
 def test_a_run_that_takes_long_is_a_task_with_its_id(shop: Server[Any], store: MemoryStore) -> None:
-    """P13: it is stored before the client is told, and asks for input by itself."""
+    """P13: it is stored before the client gets it, and asks for input by itself."""
     extension = Tasks(Publish="yes")
     given = {"topic": "kelp", "run_id": "t"}
     done = data(call(shop, "article", given, **person_with_tasks(extension)))
@@ -192,7 +192,7 @@ def test_replies_that_do_not_fit_leave_the_form_open(shop: Server[Any]) -> None:
         ("legacy", [advertise(TASKS)], "nowhere", -32601),
     ],
 )
-def test_only_clients_that_know_tasks_are_told_of_them(
+def test_only_clients_that_know_tasks_get_them(
     shop: Server[Any], mode: str, extensions: Any, task: str, code: int
 ) -> None:
     """P13: others wait for their calls, as ever."""

@@ -52,7 +52,7 @@ TICKS_IN_A_SECOND: Final = 10
 class WebServer:
     """An application, served on a socket that listens already, until it is stopped.
 
-    With `has_lifespan`, the application is told when it begins and ends.
+    With `has_lifespan`, the application gets the events of its beginning and its end.
     """
 
     def __init__(self, application: Any, listening: socket.socket, has_lifespan: bool = False) -> None:

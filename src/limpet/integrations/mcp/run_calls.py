@@ -32,7 +32,7 @@ from limpet.integrations.mcp.results import result_of
 from limpet.integrations.mcp.run_answers import Replies, elicitation, form_message, read_replies, store_answer
 from limpet.integrations.mcp.run_outcomes import is_error, outcome_of
 from limpet.integrations.mcp.tasks import created_task, takes_tasks
-from limpet.integrations.mcp.tools import Answer, ToolCall
+from limpet.integrations.mcp.tools.offered_tool import Answer, ToolCall
 from limpet.journal.store import ENDED
 
 TASK_AFTER: Final = 1.0

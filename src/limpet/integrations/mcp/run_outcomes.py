@@ -1,4 +1,4 @@
-"""What has become of a run, as data for a client: its result, its error, or what it waits for and how to go on."""
+"""What has become of a run, as data for a client: its result, its error, or what it waits for and how to continue."""
 
 from __future__ import annotations
 

@@ -24,16 +24,16 @@ from limpet.durations import patience_of
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import LimpetError, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
-from limpet.integrations.mcp.general_tools import GENERAL_TOOLS
-from limpet.integrations.mcp.graph_tools import graph_tool
-from limpet.integrations.mcp.inline_graphs import INLINE_TOOL
 from limpet.integrations.mcp.request_states import STATE_LASTS, boundary
 from limpet.integrations.mcp.results import error_result, result_of, unexpected_error
 from limpet.integrations.mcp.run_calls import take_up
 from limpet.integrations.mcp.served_runs import ServedRuns, ServerOptions
 from limpet.integrations.mcp.tasks import add_tasks
-from limpet.integrations.mcp.tools import READS, OfferedTool, ToolCall, checked_arguments
-from limpet.integrations.mcp.workflow_tools import EXECUTE_INLINE, WORKFLOW_TOOLS
+from limpet.integrations.mcp.tools.general_tools import GENERAL_TOOLS
+from limpet.integrations.mcp.tools.graph_tools import graph_tool
+from limpet.integrations.mcp.tools.inline_graphs import INLINE_TOOL
+from limpet.integrations.mcp.tools.offered_tool import READS, OfferedTool, ToolCall, checked_arguments
+from limpet.integrations.mcp.tools.workflow_tools import EXECUTE_INLINE, WORKFLOW_TOOLS
 from limpet.stores.opening import open_store
 from limpet.version import VERSION
 
@@ -63,7 +63,7 @@ def server(
 
     `store` is whatever `open_store` takes. Clients reach the runs of these graphs, and no others. It executes no
     runs: a worker of the store does, or a supervisor in this process, which you start and stop; as `supervisor`, it
-    gets the graphs that are added later, too. A call follows its run for `wait` seconds, and then says how to go on.
+    gets the graphs that are added later, too. A call follows its run for `wait` seconds, and then says how to continue.
     With `read_only`, nothing can be changed or started. `allow_inline` offers a tool that runs a workflow given as
     YAML, which needs a `supervisor`: such a text can do whatever this process may do, so allow it only where the
     client may run code here. `workflow_tools` adds tools by the names of workflows-mcp. What a client hands back with

@@ -1,6 +1,6 @@
 """The tasks extension: a call whose run takes long becomes a task, which the client looks at, answers and cancels.
 
-A run is a task, and its id is the task's. It is in the store before the client is told, so another server of the
+A run is a task, and its id is the task's. It is in the store before the client gets it, so another server of the
 store knows the task, too. The SDK has the place for extensions, and leaves what they do to them. This is
 `io.modelcontextprotocol/tasks` for the protocol of 2026-07-28. The tasks of 2025-11-25 were an experiment in the core
 of that version: the SDK neither announces them nor lets a tool answer with one.
@@ -41,7 +41,7 @@ from limpet.journal.store import CANCELLED, COMPLETED, DAMAGED, FAILED
 TASKS: Final = "io.modelcontextprotocol/tasks"
 
 POLL_INTERVAL: Final = 1000
-"""Milliseconds between two looks at a task, as clients are told."""
+"""Milliseconds between two looks at a task, for clients."""
 
 Context = ServerRequestContext[Any, Any]
 Handler = Callable[[ServedRuns, Context, Any], dict[str, Any]]

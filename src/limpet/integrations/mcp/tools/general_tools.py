@@ -22,7 +22,7 @@ from limpet.graphs.plan import PLANNER
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME, next_step, outcome_of, shown_question
 from limpet.integrations.mcp.served_runs import ServedRuns
-from limpet.integrations.mcp.tools import (
+from limpet.integrations.mcp.tools.offered_tool import (
     ADDS,
     ANYTHING,
     DELETES,

@@ -15,7 +15,7 @@ from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.plan import PLANNER
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME
-from limpet.integrations.mcp.tools import ADDS, Answer, OfferedTool, ToolCall
+from limpet.integrations.mcp.tools.offered_tool import ADDS, Answer, OfferedTool, ToolCall
 
 LONGEST_NAME: Final = 64
 """Characters of the name of a tool, at most: some clients take no more."""

@@ -54,7 +54,7 @@ class ToolCall(NamedTuple):
 
 
 class OfferedTool(NamedTuple):
-    """A tool: what clients are told of it, and what it does."""
+    """A tool: what clients see of it, and what it does."""
 
     name: str
     about: str

@@ -18,12 +18,12 @@ from limpet.engine.sessions.checkpoint_refs import run_and_point
 from limpet.errors import AnswerRefused, UsageError
 from limpet.frontends.graph_inputs import input_schema
 from limpet.frontends.shown_runs import shown_run
-from limpet.integrations.mcp.general_tools import page_size, refuse_secret_answers, run_graph
-from limpet.integrations.mcp.inline_graphs import know_text, run_text
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME, outcome_of, shown_question
 from limpet.integrations.mcp.served_runs import ServedRuns
-from limpet.integrations.mcp.tools import (
+from limpet.integrations.mcp.tools.general_tools import page_size, refuse_secret_answers, run_graph
+from limpet.integrations.mcp.tools.inline_graphs import know_text, run_text
+from limpet.integrations.mcp.tools.offered_tool import (
     ADDS,
     DELETES,
     FLAG,

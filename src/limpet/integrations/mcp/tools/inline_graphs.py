@@ -16,7 +16,15 @@ from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME
 from limpet.integrations.mcp.served_runs import ServedRuns
-from limpet.integrations.mcp.tools import ADDS, OBJECT, TEXT, Answer, OfferedTool, ToolCall, takes
+from limpet.integrations.mcp.tools.offered_tool import (
+    ADDS,
+    OBJECT,
+    TEXT,
+    Answer,
+    OfferedTool,
+    ToolCall,
+    takes,
+)
 
 NAME_OF_TEXT: Final = "yaml"
 """What messages call the text, before the line and the column of a mistake."""
