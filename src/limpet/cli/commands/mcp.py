@@ -38,6 +38,10 @@ class _Offered(NamedTuple):
 
 def serve(args: Namespace, output: Output) -> int:
     """Serve the graphs that the command line names."""
+    if args.allow_inline and args.no_worker:
+        raise UsageError("--allow-inline executes runs here, and --no-worker none: leave one of them out")
+    if args.allow_inline and args.read_only:
+        raise UsageError("--allow-inline starts runs, and --read-only changes nothing: leave one of them out")
     if args.http:
         return _serve_http(args, output)
     for name in HTTP_OPTIONS:

@@ -51,7 +51,7 @@ async def follow(call: ToolCall, run_id: str, wait: float | None = None) -> Answ
     return await _follow(call, handle, seconds, Replies())
 
 
-async def take_up(call: ToolCall) -> Answer:
+async def resume_call(call: ToolCall) -> Answer:
     """Take in what the client hands back, once, and follow the run that it is about."""
     state = read_state(call.params.request_state or "")
     run = await run_sync(_run_of, call, state)

@@ -7,6 +7,7 @@ graph is, to them, not there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from threading import Lock
 from typing import Any, NamedTuple
 
 from limpet.engine.leases.lease_client import LeaseClient, client_for
@@ -65,6 +66,8 @@ class ServedRuns:
         self.options = options
         self.graphs: Mapping[str, GraphOnStore] = {graph.name: GraphOnStore(graph, store) for graph in graphs}
         self.runs = Runs(store, self.graphs.values())
+        self.adding = Lock()
+        """To be held by a caller that looks whether a graph is served, and else adds it."""
         self._supervisor = supervisor
 
     @property
@@ -120,10 +123,7 @@ class ServedRuns:
         return RunPage(shown, shown[-1].cursor if len(newest) > limit else None)
 
     def add(self, graph: GraphMethods[Any]) -> GraphOnStore:
-        """Serve one more graph from now on, and execute its runs. One of this name stays as it is."""
-        known = self.graphs.get(graph.name)
-        if known is not None:
-            return known
+        """Serve one more graph from now on, and execute its runs. Raises `DefinitionError` if its name is taken."""
         if self._supervisor is not None:
             self._supervisor.add(graph)
         added = GraphOnStore(graph, self.store)

@@ -26,7 +26,7 @@ from limpet.errors import LimpetError, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
 from limpet.integrations.mcp.request_states import STATE_LASTS, boundary
 from limpet.integrations.mcp.results import error_result, result_of, unexpected_error
-from limpet.integrations.mcp.run_calls import take_up
+from limpet.integrations.mcp.run_calls import resume_call
 from limpet.integrations.mcp.served_runs import ServedRuns, ServerOptions
 from limpet.integrations.mcp.tasks import add_tasks
 from limpet.integrations.mcp.tools.general_tools import GENERAL_TOOLS
@@ -63,7 +63,7 @@ def server(
 
     `store` is whatever `open_store` takes. Clients reach the runs of these graphs, and no others. It executes no
     runs: a worker of the store does, or a supervisor in this process, which you start and stop; as `supervisor`, it
-    gets the graphs that are added later, too. A call follows its run for `wait` seconds, and then says how to continue.
+    gets the graphs that are added later, too. A call follows its run for `wait` seconds, and says what to do next.
     With `read_only`, nothing can be changed or started. `allow_inline` offers a tool that runs a workflow given as
     YAML, which needs a `supervisor`: such a text can do whatever this process may do, so allow it only where the
     client may run code here. `workflow_tools` adds tools by the names of workflows-mcp. What a client hands back with
@@ -157,5 +157,5 @@ class _Answering:
         if params.request_state is not None:
             if self._served.options.read_only:  # nothing has opened it
                 raise MCPError(INVALID_PARAMS, "this server is read-only, and asks nothing")
-            return await take_up(call)
+            return await resume_call(call)
         return await tool.answer(call)

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread
 from typing import Any, Final, NamedTuple, cast
 
+from anyio.to_thread import run_sync
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
@@ -152,8 +153,9 @@ class _Output:
         self._descriptor = descriptor
 
     async def write(self, text: str) -> None:
-        """Write a message whole."""
-        await asyncio.to_thread(self._write, text.encode("utf-8", "replace"))
+        """Write a message whole. It is lost if the client is gone."""
+        with suppress(BrokenPipeError):
+            await run_sync(self._write, text.encode("utf-8", "replace"), abandon_on_cancel=True)
 
     async def flush(self) -> None:
         """Nothing is held back."""

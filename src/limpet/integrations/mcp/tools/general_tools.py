@@ -174,7 +174,9 @@ def _store_answers(call: ToolCall) -> None:
     answers = values.get("answers")
     asked = [each for each in run.questions if answers is None or each.id in answers]
     refuse_secret_answers(run, asked)
-    by = values.get("by") or call.client_name
+    by = call.client_name
+    if values.get("by"):
+        by = f"{values['by']} ({by})"
     given = ResumeInput(values.get("value", NOT_GIVEN), answers, by=by, is_json=True)
     answer_run(call.served.client, run.run_id, given, run.created)
 

@@ -46,14 +46,15 @@ def _graph_in(served: ServedRuns, text: str) -> GraphOnStore:
     from limpet.yaml_files.loading import loads
 
     digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
-    for name, known in served.graphs.items():
-        if name.endswith(f"@{digest}"):
-            return known
-    graph = loads(text, name=NAME_OF_TEXT, store=served.store)
-    # Another text may have the same name, also later: a run is continued by the text that it was started with.
-    graph.name = f"{graph.name}@{digest}"
-    graph.compile()
-    return served.add(graph)
+    with served.adding:
+        for name, known in served.graphs.items():
+            if name.endswith(f"@{digest}"):
+                return known
+        graph = loads(text, name=NAME_OF_TEXT, store=served.store)
+        # Another text may have the same name, also later: a run is continued by the text that it was started with.
+        graph.name = f"{graph.name}@{digest}"
+        graph.compile()
+        return served.add(graph)
 
 
 async def run_inline(call: ToolCall) -> Answer:
