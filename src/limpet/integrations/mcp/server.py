@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any, Final, cast
 
 from anyio.to_thread import run_sync
@@ -20,7 +21,6 @@ from mcp_types import (
 )
 
 from limpet.defaults import MCP_WAIT
-from limpet.durations import patience_of
 from limpet.engine.supervisor.supervisor import Supervisor
 from limpet.errors import LimpetError, UsageError, did_you_mean
 from limpet.graph_methods import GraphMethods
@@ -71,7 +71,8 @@ def server(
 
     Serve it with `serve_stdio(server)`, or over HTTP with `app(server, token=…)`.
     """
-    seconds = patience_of(wait, "wait")
+    if type(wait) not in (int, float) or not 0 < wait < inf:
+        raise UsageError(f"wait is for how many seconds a call follows its run, more than 0, not {wait!r}")
     if allow_inline and read_only:
         raise UsageError("allow_inline starts runs, and read_only changes nothing: leave one of them out")
     if allow_inline and supervisor is None:
@@ -79,7 +80,7 @@ def server(
             "allow_inline=True needs supervisor=…: no other process has the code of such a graph"
         )
     opened = open_store(store)
-    options = ServerOptions(seconds, read_only, allow_inline, workflow_tools)
+    options = ServerOptions(wait, read_only, allow_inline, workflow_tools)
     served = ServedRuns(opened, graphs, options, supervisor)
     answering = _Answering(served, _tools_of(served))
     made: Server[Any] = Server(
