@@ -57,11 +57,8 @@ def test_without_its_package_it_says_what_to_install(
     limpet: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P13."""
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith(("limpet.integrations.mcp", "limpet.cli.commands.mcp"))
-    ]:
+    imported = ("limpet.integrations.mcp", "limpet.cli.commands.mcp")
+    for name in [name for name in sys.modules if name.startswith(imported)]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mcp", None)
     refused = limpet("mcp", *GRAPH)

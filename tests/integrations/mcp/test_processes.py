@@ -121,8 +121,9 @@ def test_a_killed_server_is_replaced_and_its_runs_continue(project: Path) -> Non
     assert (project / "calls").read_text() == "first "
 
 
-def test_only_messages_reach_standard_output_and_a_signal_ends_it_cleanly(
-    project: Path, ctrl_c: None
+@pytest.mark.parametrize("end", ["a signal", "a closed input"])
+def test_only_messages_reach_standard_output_and_it_ends_cleanly(
+    project: Path, ctrl_c: None, end: str
 ) -> None:
     """P13: prints go to standard error. The run under way is released for other workers."""
     process = subprocess.Popen(
@@ -150,8 +151,9 @@ def test_only_messages_reach_standard_output_and_a_signal_ends_it_cleanly(
     process.stdin.write("this isn't a message\n")
     process.stdin.flush()
     until(lambda: (project / "pid").exists(), "the second node")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=SOON)
+    if end == "a signal":
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SOON)  # closes the input
     assert process.returncode == 0, err
     received = [json.loads(line) for line in out.splitlines()]
     (initialized,) = [each for each in received if each.get("id") == 1]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from mcp import Client
 from mcp.server.lowlevel import Server
@@ -13,7 +15,7 @@ from mcp_types import ElicitResult, InputRequiredResult
 
 from limpet import MemoryStore, Runs, StateGraph, pause
 from limpet.graphs.names import MCP_REPLIES
-from limpet.integrations.mcp import request_states, server
+from limpet.integrations.mcp import app, request_states, server
 from limpet.journal.store import Store
 from support.mcp_clients import Person, data, says, serving, talk
 from support.mcp_graphs import article, asking
@@ -183,3 +185,51 @@ def test_a_read_only_server_takes_none(store: Store, shop: Server[Any]) -> None:
     for given in (state, '["kelp", 0.0, "00", []]'):
         with pytest.raises(MCPError, match="read-only"):
             replied(looking, given, yes(), "get_run", {"run_id": "kelp", "wait": 1})
+
+
+def test_over_http_the_user_is_known_and_bound(store: Store, shop: Server[Any]) -> None:
+    """P13, P6: by the check of the application; another user can't reply, and the history has the name."""
+
+    def authenticate(headers: Any) -> str | None:
+        return headers.get("x-user") or None
+
+    async def conversation() -> list[Any]:
+        application = app(shop, authenticate=authenticate)
+        async with shop.session_manager.run():
+            state = (await post(application, "ann", None)).get("requestState")
+            foreign = await post(application, "bob", state)
+            stranger = await post(application, "", state)
+            return [foreign, stranger, await post(application, "ann", state)]
+
+    foreign, stranger, done = asyncio.run(conversation())
+    assert foreign["message"] == "Invalid or expired requestState"
+    assert stranger["code"] == "not-allowed"
+    assert done["structuredContent"]["result"]["verdict"] == "yes"
+    answers = [each for each in Runs(store).get("kelp").events() if each["type"] == "answer"]
+    assert [each["by"] for each in answers] == [{"review:2:1": "ann"}]
+
+
+async def post(application: Any, user: str, state: str | None) -> dict[str, Any]:
+    """The result or error of one call over HTTP."""
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientInfo": {"name": "c", "version": "1"},
+        "io.modelcontextprotocol/clientCapabilities": {"elicitation": {"form": {}}},
+    }
+    params: dict[str, Any] = {"name": "article", "arguments": GIVEN, "_meta": meta}
+    if state is not None:
+        reply = {"action": "accept", "content": says("yes")}
+        params |= {"requestState": state, "inputResponses": {"review:2:1": reply}}
+    headers = {
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2026-07-28",
+        "mcp-method": "tools/call",
+        "mcp-name": "article",
+        "x-user": user,
+    }
+    transport = httpx.ASGITransport(application)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        answer = (await client.post("/mcp", json=body, headers=headers)).json()
+    found: dict[str, Any] = answer.get("result") or answer.get("error") or answer
+    return found

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection
 from typing import Any, Final
 
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 
@@ -15,7 +16,16 @@ from limpet.frontends.security import HEADERS, LOOPBACK, Authenticate, Guard, by
 
 PATH: Final = "/mcp"
 
+USER: Final = "limpet.user"
+"""What the scope of a request has the name of its user under, empty where that isn't known."""
+
 Scope = dict[str, Any]
+
+
+def user_of(context: ServerRequestContext[Any, Any]) -> str:
+    """The user of a request, as far as the application that serves it knows; else empty."""
+    scope = getattr(context.request, "scope", {})
+    return str(scope.get(USER, ""))
 
 
 def app(
@@ -29,9 +39,9 @@ def app(
     """The server as an ASGI application, at `path`. It needs the lifespan of its host.
 
     Requests need the `token`, as `Authorization: Bearer …`; or `authenticate`, which gets the headers of a request
-    and says whether it is allowed; it may be async. `hosts` are the names under which the server is reached; None
-    allows any. A request that a page of another site makes is refused. Raises `UsageError` without a token and
-    without `authenticate`, and for what can't be a host.
+    and says whether it is allowed, with True or the name of who makes it; it may be async. `hosts` are the names
+    under which the server is reached; None allows any. A request that a page of another site makes is refused. Raises
+    `UsageError` without a token and without `authenticate`, and for what can't be a host.
     """
     if not token and authenticate is None:
         raise UsageError("app() needs token=…, or authenticate=…: without one, every program could use it")
@@ -66,8 +76,10 @@ class GuardedApp:
         headers = by_name(pairs)
         self._guard.check_host(headers)
         self._guard.check_origin(scope["method"], headers)
-        if await self._guard.user_of(headers, {}) is None:
+        user = await self._guard.user_of(headers, {})
+        if user is None:
             raise self._guard.refusal
+        scope[USER] = user
 
 
 async def _refuse(problem: HttpProblem, send: Any) -> None:

@@ -18,6 +18,7 @@ from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.operations.run_info import RunInfo
 from limpet.frontends.server_key import server_key
 from limpet.graphs.names import MCP_REPLIES
+from limpet.integrations.mcp.http import user_of
 from limpet.journal.store import Store
 
 STATE_LASTS: Final = 7 * 24 * 3600.0
@@ -40,9 +41,15 @@ class RequestState(NamedTuple):
 
 
 def boundary(store: Store, lasts: float = STATE_LASTS) -> RequestStateBoundary:
-    """What seals and opens all states of a server. Raises `UsageError` for a store that keeps no documents."""
+    """What seals and opens all states of a server. One for a user is of no use to another.
+
+    Raises `UsageError` for a store that keeps no documents.
+    """
     key = hmac.digest(server_key(store), PURPOSE, "sha256")
-    return RequestStateBoundary(RequestStateSecurity(keys=[key], ttl=lasts), default_audience="limpet")
+    security = RequestStateSecurity(
+        keys=[key], ttl=lasts, bind_principal=lambda context: user_of(context) or None
+    )
+    return RequestStateBoundary(security, default_audience="limpet")
 
 
 def state_for(run: RunInfo, declined: tuple[str, ...] = ()) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from mcp.server.context import ServerRequestContext
 from mcp_types import ElicitRequest, ElicitRequestFormParams, ElicitResult
 
 from limpet.engine.node_context.questions import ResumeInput
@@ -13,7 +14,11 @@ from limpet.engine.operations.answer import answer_run
 from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import AnswerRefused, RunError, UsageError
 from limpet.integrations.mcp.forms import APPROVAL, Form
+from limpet.integrations.mcp.http import user_of
 from limpet.integrations.mcp.served_runs import ServedRuns
+
+LONGEST_NAME: Final = 100
+"""Characters of the name of a client, at most."""
 
 NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -25,6 +30,13 @@ class Replies(NamedTuple):
     declined: tuple[str, ...] = ()
     refused: str = ""
     """Why a reply can't be an answer."""
+
+
+def who_answers(context: ServerRequestContext[Any, Any]) -> str:
+    """Who will be known to have answered: the user, where the server knows one, else what the client calls itself."""
+    known = context.session.client_params
+    client = "an MCP client" if known is None else known.client_info.name[:LONGEST_NAME]
+    return user_of(context) or client
 
 
 def elicitation(form: Form, refused: str = "") -> ElicitRequest:

@@ -92,7 +92,10 @@ async def _until_told(call: ToolCall, handle: RunHandle[Any], seconds: float, re
             return await _outcome(call, run)
         # One after the other: an answer may make other questions needless.
         form = asked[0]
-        reply = await _ask(call, form, replies.refused)
+        try:
+            reply = await _ask(call, form, replies.refused)
+        except MCPError as problem:  # it takes forms, and not this one
+            return await _outcome(call, run, f"the client didn't ask the user: {problem.message}")
         replies = await _take_in(
             call, run, read_replies({form.question_id: form}, {form.question_id: reply}, replies.declined)
         )
@@ -145,7 +148,7 @@ async def _take_in(call: ToolCall, run: RunInfo, replies: Replies) -> Replies:
     """Store the answers, each by itself. What can't be one is asked for again; what has one already keeps it."""
     for question_id, answer in replies.answers.items():
         try:
-            await run_sync(store_answer, call.served, run, question_id, answer, call.client_name)
+            await run_sync(store_answer, call.served, run, question_id, answer, call.answers_as)
         except AnswerRefused as problem:
             replies = replies._replace(refused=problem.message)
     return replies

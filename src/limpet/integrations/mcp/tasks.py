@@ -33,7 +33,7 @@ from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.integrations.mcp.forms import Form, forms_of
 from limpet.integrations.mcp.results import as_wire, result_of
-from limpet.integrations.mcp.run_answers import elicitation, read_replies, store_answer
+from limpet.integrations.mcp.run_answers import elicitation, read_replies, store_answer, who_answers
 from limpet.integrations.mcp.run_outcomes import is_error, next_step, outcome_of
 from limpet.integrations.mcp.served_runs import ServedRuns
 from limpet.journal.store import CANCELLED, COMPLETED, DAMAGED, FAILED
@@ -122,8 +122,7 @@ def _update(served: ServedRuns, context: Context, params: UpdateTaskRequestParam
         if key in forms and isinstance(reply, ElicitResult)
     }
     replies = read_replies(forms, given)
-    known = context.session.client_params
-    by = "an MCP client" if known is None else known.client_info.name[:100]
+    by = who_answers(context)
     refused = replies.refused
     for key, answer in replies.answers.items():
         try:

@@ -16,7 +16,7 @@ from limpet.errors import UsageError, did_you_mean
 from limpet.frontends.graph_inputs import input_schema
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.frontends.run_facts import step_facts
-from limpet.frontends.shown_runs import listed_run, shown_run
+from limpet.frontends.shown_runs import listed_run
 from limpet.frontends.values import check_size, shown_values, size_of, without_large
 from limpet.graphs.plan import PLANNER
 from limpet.integrations.mcp.run_calls import follow
@@ -122,14 +122,12 @@ async def get_run(call: ToolCall) -> Answer:
         if isinstance(found, CallToolResult):
             found.is_error = False  # to look at a run that has failed isn't an error
         return found
-    return await run_sync(lambda: _details(call.served, call.served.run(run_id)))
+    return await run_sync(lambda: details(call.served, call.served.run(run_id)))
 
 
-def _details(served: ServedRuns, run: RunInfo) -> dict[str, Any]:
-    """All that is known of a run, and its result if it has one."""
-    facts = shown_run(run, served.shown.now(), MAX_PAGE)
-    known = {name: value for name, value in facts.items() if value not in (None, [], {})}
-    return {**known, **outcome_of(served, run)}
+def details(served: ServedRuns, run: RunInfo) -> dict[str, Any]:
+    """What is known of a run, and its result if it has one."""
+    return {**_listed(run, served.shown.now()), **outcome_of(served, run)}
 
 
 def get_history(call: ToolCall) -> dict[str, Any]:
@@ -174,7 +172,7 @@ def _store_answers(call: ToolCall) -> None:
     answers = values.get("answers")
     asked = [each for each in run.questions if answers is None or each.id in answers]
     refuse_secret_answers(run, asked)
-    by = call.client_name
+    by = call.answers_as
     if values.get("by"):
         by = f"{values['by']} ({by})"
     given = ResumeInput(values.get("value", NOT_GIVEN), answers, by=by, is_json=True)

@@ -18,6 +18,7 @@ from mcp_types import (
 from limpet.engine.node_context.answer_schemas import why_unfit
 from limpet.errors import UsageError, did_you_mean
 from limpet.frontends.given_values import check_depth, check_no_mask, check_text
+from limpet.integrations.mcp.run_answers import who_answers
 from limpet.integrations.mcp.served_runs import ServedRuns
 
 READS: Final = "reads"
@@ -47,10 +48,9 @@ class ToolCall(NamedTuple):
     values: Mapping[str, Any]
 
     @property
-    def client_name(self) -> str:
-        """What the client calls itself, for the history of runs: nothing depends on it."""
-        known = self.context.session.client_params
-        return known.client_info.name[:100] if known is not None else "an MCP client"
+    def answers_as(self) -> str:
+        """Who will be known to have answered."""
+        return who_answers(self.context)
 
 
 class OfferedTool(NamedTuple):

@@ -6,6 +6,7 @@ A checkpoint stands for its run: it names what was asked there, and its run is r
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any, Final
 
 from anyio.to_thread import run_sync
@@ -15,13 +16,12 @@ from limpet.engine.operations.answer import answer
 from limpet.engine.operations.run_info import RunInfo
 from limpet.engine.operations.stored_state import viewed_progress
 from limpet.engine.sessions.checkpoint_refs import run_and_point
-from limpet.errors import AnswerRefused, UsageError
+from limpet.errors import AnswerRefused, LimpetError, UsageError
 from limpet.frontends.graph_inputs import input_schema
-from limpet.frontends.shown_runs import shown_run
 from limpet.integrations.mcp.run_calls import follow
-from limpet.integrations.mcp.run_outcomes import OUTCOME, outcome_of, shown_question
+from limpet.integrations.mcp.run_outcomes import OUTCOME, shown_question
 from limpet.integrations.mcp.served_runs import ServedRuns
-from limpet.integrations.mcp.tools.general_tools import page_size, refuse_secret_answers, run_graph
+from limpet.integrations.mcp.tools.general_tools import details, page_size, refuse_secret_answers, run_graph
 from limpet.integrations.mcp.tools.inline_graphs import know_text, run_text
 from limpet.integrations.mcp.tools.offered_tool import (
     ADDS,
@@ -102,7 +102,7 @@ def _resume(call: ToolCall) -> RunInfo:
         refuse_secret_answers(run, run.questions)
         if len(run.questions) == 1:
             response = _answer_in(run.questions[0], response)
-    given = ResumeInput(response, by=call.client_name, is_json=True)
+    given = ResumeInput(response, by=call.answers_as, is_json=True)
     answer(call.served.client, values["checkpoint_id"], given)
     return run
 
@@ -133,9 +133,7 @@ def get_checkpoint_info(call: ToolCall) -> dict[str, Any]:
     """What is known of the run of a checkpoint."""
     served = call.served
     run = _run_of(served, call.values["checkpoint_id"])
-    facts = shown_run(run, served.shown.now(), page_size(None))
-    known = {name: value for name, value in facts.items() if value not in (None, [], {})}
-    return {**known, **_facts(served, run), **outcome_of(served, run)}
+    return {**details(served, run), **_facts(served, run)}
 
 
 def delete_checkpoint(call: ToolCall) -> dict[str, Any]:
@@ -159,8 +157,11 @@ def _run_of(served: ServedRuns, checkpoint_id: str) -> RunInfo:
 
 
 def _facts(served: ServedRuns, run: RunInfo) -> dict[str, Any]:
+    checkpoint_id = run.run_id
+    with suppress(LimpetError):  # the journal of a damaged run can't be read
+        checkpoint_id = viewed_progress(served.client, run.run_id).checkpoint_id
     return {
-        "checkpoint_id": viewed_progress(served.client, run.run_id).checkpoint_id,
+        "checkpoint_id": checkpoint_id,
         "run_id": run.run_id,
         "workflow_name": run.graph,
         "status": run.shown_at(served.shown.now()),
