@@ -120,6 +120,12 @@ COMMANDS: dict[str, list[list[str]]] = {
         ["serve", "--host", EVIL],
         ["serve", "--token", EVIL],
     ],
+    "mcp": [
+        ["mcp", "--http", "--port", "0"],
+        ["mcp", "--http", "--host", EVIL],
+        ["mcp", "--http", "--token", EVIL],
+        ["mcp", "--http", "--graph", EVIL],
+    ],
 }
 NO_STORED_DATA = {"graph schema", "store migrate", "demo", "completion"}
 """They show what is ours alone."""

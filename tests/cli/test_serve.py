@@ -57,15 +57,15 @@ from limpet.cli.main import main
 
 limpet.StateGraph, limpet.Runs
 for each in pkgutil.iter_modules(limpet.cli.commands.__path__, "limpet.cli.commands."):
-    if each.name != "limpet.cli.commands.serve":
+    if each.name not in ("limpet.cli.commands.serve", "limpet.cli.commands.mcp"):
         __import__(each.name)
-for words in (["--help"], ["serve", "--help"], ["completion", "bash"]):
+for words in (["--help"], ["serve", "--help"], ["mcp", "--help"], ["completion", "bash"]):
     with contextlib.suppress(SystemExit):  # as help ends
         main(words)
-packages = ("starlette", "uvicorn", "h11", "anyio", "limpet.server")
+packages = ("starlette", "uvicorn", "h11", "anyio", "mcp", "limpet.server", "limpet.integrations.mcp")
 print(json.dumps([name for name in sys.modules if name.startswith(packages)]))
 """
-"""Use everything but the server, and print what was imported of it."""
+"""Use everything but the servers, and print what was imported of them."""
 
 CHOSEN = "a-token-of-the-tests"
 needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="there is no signal to send")
@@ -509,11 +509,11 @@ def test_the_browser_is_opened_without_the_token(limpet: Command, monkeypatch: p
     """H20: other users of the machine can read how a program is started."""
     opened: list[str] = []
 
-    def work(server: Any, supervisor: Any, signals: Any, url: str, output: Any) -> int:
-        opened.append(url)
+    def work(server: Any, supervisor: Any, signals: Any, output: Any, once_started: Any) -> int:
+        opened.append(once_started.args[-1])
         return 0
 
-    monkeypatch.setattr(serve, "_work", work)
+    monkeypatch.setattr(serve, "serve_until_stopped", work)
     monkeypatch.setattr(serve.Output, "interactive", property(lambda output: True))
     assert limpet("serve", "--graph", "flows:graph", "--port", "0", "--token", CHOSEN).code == 0
     (url,) = opened

@@ -67,6 +67,12 @@ def unexpected_error(version: str) -> CallToolResult:
     return result_of({"error": {"code": "internal", "message": message}}, version, is_error=True)
 
 
+def as_wire(result: CallToolResult) -> dict[str, Any]:
+    """A result inside of another message."""
+    dumped: dict[str, Any] = json.loads(result.model_dump_json(by_alias=True, exclude_none=True))
+    return dumped
+
+
 def _summary(data: Mapping[str, Any], size: int) -> str:
     """What is said of large data in place of all of it."""
     small = {key: value for key, value in data.items() if not isinstance(value, dict | list | str)}
@@ -83,9 +89,3 @@ def _sendable(value: Any) -> Any:
     if isinstance(value, list):
         return [_sendable(each) for each in value]
     return value
-
-
-def as_wire(result: CallToolResult) -> dict[str, Any]:
-    """A result inside of another message."""
-    dumped: dict[str, Any] = json.loads(result.model_dump_json(by_alias=True, exclude_none=True))
-    return dumped

@@ -74,10 +74,10 @@ def _run_of(call: ToolCall, state: RequestState) -> RunInfo:
 
 async def _follow(call: ToolCall, handle: RunHandle[Any], seconds: float, replies: Replies) -> Answer:
     async with reporting(call.context, handle):
-        return await _until_told(call, handle, seconds, replies)
+        return await _until_known(call, handle, seconds, replies)
 
 
-async def _until_told(call: ToolCall, handle: RunHandle[Any], seconds: float, replies: Replies) -> Answer:
+async def _until_known(call: ToolCall, handle: RunHandle[Any], seconds: float, replies: Replies) -> Answer:
     """What has become of a run, or a request for input. A client that takes forms is asked whenever the run asks."""
     while True:
         run = await _stopped(handle, seconds)
