@@ -9,6 +9,7 @@ import anyio
 import pytest
 from mcp import Client
 from mcp.server.lowlevel import Server
+from mcp_types import ErrorData
 
 from limpet import MemoryStore, Runs
 from limpet.graphs.secrets import MASK
@@ -177,6 +178,17 @@ def test_a_declined_form_leaves_the_run_as_it_is(shop: Server[Any], mode: str, a
     assert stopped["note"] == "the user didn't answer: the run stays as it is"
     answered = call(shop, "answer_run", {"run_id": stopped["run_id"], "value": "Ann"}, mode)
     assert data(answered)["result"] == {"out": "Ann"}
+
+
+def test_a_client_that_can_not_show_a_form_gets_the_question(shop: Server[Any]) -> None:
+    """P13: it has said that it takes forms, and then refuses one."""
+
+    async def refuse(context: Any, params: Any) -> ErrorData:
+        return ErrorData(code=-32602, message="too small a screen")
+
+    stopped = data(call(shop, "name", mode="legacy", person=refuse))
+    assert (stopped["status"], stopped["questions"][0]["prompt"]) == ("paused", "Your name?")
+    assert stopped["note"] == "the client didn't ask the user: too small a screen"
 
 
 @pytest.mark.parametrize("mode", MODES)
