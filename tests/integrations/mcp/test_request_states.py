@@ -17,7 +17,7 @@ from limpet import MemoryStore, Runs, StateGraph, pause
 from limpet.graphs.names import MCP_REPLIES
 from limpet.integrations.mcp import app, request_states, server
 from limpet.journal.store import Store
-from support.mcp_clients import Person, data, says, serving, talk
+from support.mcp_clients import Person, data, problem, says, serving, talk
 from support.mcp_graphs import article, asking
 
 GIVEN = {"topic": "kelp", "run_id": "kelp"}
@@ -233,3 +233,20 @@ async def post(application: Any, user: str, state: str | None) -> dict[str, Any]
         answer = (await client.post("/mcp", json=body, headers=headers)).json()
     found: dict[str, Any] = answer.get("result") or answer.get("error") or answer
     return found
+
+
+def test_an_inline_workflow_continues_in_a_new_server_by_the_same_text(store: Store) -> None:
+    """P13: the call that hands back the reply has the text; no code comes from the store."""
+    given = {
+        "yaml": "name: asking\ntasks:\n  - name: ask\n    prompt: {text: Sure?, choices: [yes, no]}\n",
+        "run_id": "i",
+    }
+    with serving([], store, allow_inline=True) as first:
+        asked_here = asked(first, "run_inline", given)
+        (question,) = list(asked_here.input_requests or {})
+    reply = {question: ElicitResult(action="accept", content=says("yes"))}
+    with serving([], store, allow_inline=True) as second:
+        unknown = exchange(second, "get_run", {"run_id": "i"})
+        assert problem(unknown)["error"]["code"] == "run-not-found"
+        done = replied(second, asked_here.request_state, reply, "run_inline", given)
+        assert data(done)["result"] == {"ask": "yes"}
