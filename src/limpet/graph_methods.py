@@ -29,7 +29,7 @@ from limpet.engine.sessions.start import (
     tag_names,
 )
 from limpet.errors import DamagedRecord, UsageError
-from limpet.graphs.habits.langgraph import method_advice, refuse_command, refuse_keywords, refuse_thread
+from limpet.graphs.habits.langgraph import method_advice, refuse_command, refuse_keywords, refuse_thread_id
 from limpet.graphs.state import State
 from limpet.journal.store import ENDED
 from limpet.run import AsyncRun, OpenSession, Run
@@ -762,7 +762,7 @@ class GraphMethods(ABC, Generic[S]):
         input, config, checkpoint, run_id, tags, if_exists, deadline, *_ = invocation
         check_deadline(deadline)
         if config:
-            refuse_thread(config)
+            refuse_thread_id(config)
         labels = tag_names(tags)
         if checkpoint is None:
             given = _started_with(input)

@@ -75,8 +75,7 @@ class NodeContext:
         self.step = step
         """The number of the step that this call will complete, in a branch counted within it. The first is 1."""
         self.used_keys: set[str] | None = None  # the keys that `once` was given; None while it wasn't called
-        self.task_report: TaskReport | None = None
-        """What a task of a workflow has reported besides its result; None while that is nothing."""
+        self.task_report: TaskReport | None = None  # what a task has reported besides its result
 
     # These stay unset until they are needed: a call is made at every step, and each assignment would cost.
     _asked: int  # how many questions it has asked

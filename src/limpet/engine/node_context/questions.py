@@ -18,7 +18,7 @@ from limpet.engine.node_context.answer_schemas import (
     why_unfit,
 )
 from limpet.errors import AlreadyAnswered, AnswerRefused, DeadlinePassed, RunPaused, UsageError
-from limpet.graphs.habits.langgraph import refuse_command, refuse_thread
+from limpet.graphs.habits.langgraph import refuse_command, refuse_thread_id
 from limpet.graphs.secrets import MASK
 from limpet.journal.encoding.codec import detached_value
 from limpet.journal.progress import Progress
@@ -216,7 +216,7 @@ class ResumeInput(NamedTuple):
         if self.value is not NOT_GIVEN and type(self.value) not in PLAIN_ANSWERS:
             refuse_command(self.value, "resume()")
         if self.config:
-            refuse_thread(self.config)
+            refuse_thread_id(self.config)
         if response is NOT_GIVEN:
             return self
         if self.value is not NOT_GIVEN:

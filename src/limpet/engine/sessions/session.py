@@ -33,7 +33,7 @@ from limpet.engine.sessions.step_retention import RunPruning, prune_completed, r
 from limpet.engine.sessions.trials import accuse
 from limpet.engine.sessions.user_checkpointer import save_checkpoint
 from limpet.errors import Conflict, StoreError, UsageError
-from limpet.graphs.habits.langgraph import refuse_thread
+from limpet.graphs.habits.langgraph import refuse_thread_id
 from limpet.graphs.secrets import SecretMasker, text_of_values
 from limpet.journal.progress import Progress
 from limpet.journal.store import CANCELLED, COMPLETED, ENDED, FAILED, PAUSED, RUNNING, Commit
@@ -97,10 +97,8 @@ class Session:
                 first = options.first_record if options.resumed else None
                 self._pruning = RunPruning(compiled.client, writer, compiled.keep, first)
         self.children: SessionChildren | None = None  # its child runs, once a node has asked for them
-        self.make_children: Callable[[Session], SessionChildren] | None = None
-        """What makes these; its driver knows."""
-        self.slots: NodeSlots | None = None
-        """The slots of limits that its calls have, and the run as a whole, once some are needed."""
+        self.make_children: Callable[[Session], SessionChildren] | None = None  # set by its driver
+        self.slots: NodeSlots | None = None  # the slots of limits that its calls have, and the run as a whole
         self.on_child_graph: Callable[[Any], None] | None = None
         """Gets the graphs of child runs; a supervisor wants to know them, to execute these runs."""
         self.lifecycle = RunLifecycle(compiled.plan, self._run_context())
@@ -212,16 +210,15 @@ class Session:
 
     def write(self, commit: Commit) -> Exception | None:
         """Write a commit to the store. Returns why it was refused, or None."""
-        client = self.compiled.client
-        assert client is not None
-        stretch = self.stretch
+        assert self.compiled.client is not None
         if self.failed_saves is not None and (error := self.failed_saves.skip(commit)) is not None:
             return error
         refusal = None
         if commit.status is not None:
             refusal = self.announce_end(commit)
         if refusal is None:
-            refusal = client.commit(commit) if stretch is None else stretch.measured(client.commit, commit)
+            save = self.compiled.client.commit
+            refusal = save(commit) if (stretch := self.stretch) is None else stretch.measured(save, commit)
         if refusal is None:
             self.acknowledge(commit)
             return None
@@ -427,12 +424,8 @@ class Session:
 
     def _warn_of_size(self, size: int) -> None:
         """The whole state of the run has become large, which makes every restore of it slow."""
-        log().warning(
-            "run %s, step %d: its checkpoint is large, %d KB: keep large values outside of the state",
-            self.id,
-            self.progress.step,
-            size // 1000,
-        )
+        text = "run %s, step %d: its checkpoint is large, %d KB: keep large values outside of the state"
+        log().warning(text, self.id, self.progress.step, size // 1000)
 
 
 def log() -> Logger:
@@ -453,5 +446,5 @@ def config_of(given: Any) -> dict[str, Any]:
     if given is not None and not isinstance(given, Mapping):
         raise UsageError(f"config is a dict of settings that nodes read, not {type(given).__name__}")
     if given:
-        refuse_thread(given)
+        refuse_thread_id(given)
     return dict(given or {})

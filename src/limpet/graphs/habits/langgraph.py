@@ -68,7 +68,7 @@ def refuse_keywords(call: str, given: Iterable[str]) -> None:
         raise TypeError(f"{unknown}: {advice}" if advice else unknown)
 
 
-def refuse_thread(config: Any) -> None:
+def refuse_thread_id(config: Any) -> None:
     """Raise `UsageError` for a config that names a thread: a run is named by its id."""
     keys = config.get("configurable") if isinstance(config, Mapping) else None
     if not isinstance(keys, Mapping):
