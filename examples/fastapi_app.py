@@ -86,14 +86,18 @@ async def events(run_id: str, last_event_id: Annotated[str | None, Header()] = N
     A browser that has all events of a run that ended gets 204, which tells it not to connect again.
     """
     handle = await graph.aget(run_id)
-    told = handle.aevents(after=last_event_id or None)
-    first = await anext(told, None)
-    if first is None:
-        return Response(status_code=204)
+    found = handle.aevents(after=last_event_id or None)
+    first = None
+    if (await handle.ainfo()).status in ("completed", "failed", "cancelled"):
+        first = await anext(found, None)
+        if first is None:
+            return Response(status_code=204)
 
+    # A run that hasn't ended is waited for in the stream alone, which ends when the browser is gone.
     async def stream() -> AsyncIterator[str]:
-        yield as_text(first)
-        async for event in told:
+        if first is not None:
+            yield as_text(first)
+        async for event in found:
             yield as_text(event)
 
     return StreamingResponse(stream(), media_type="text/event-stream")

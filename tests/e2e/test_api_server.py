@@ -145,6 +145,12 @@ def test_clients_of_an_api_server_see_every_event_once_though_a_worker_is_killed
         for run_id in runs:
             asked = until(lambda run_id=run_id: http.get(f"{address}/runs/{run_id}").json()["questions"])
             assert asked[0]["prompt"].startswith("Publish this?")
+            steady = clients[run_id][0]
+            until(lambda steady=steady: steady.events and steady.events[-1]["type"] == "pause")
+            # Such a client may come and go for weeks: its answer begins, so the server notices when it is gone.
+            seen = {"last-event-id": steady.events[-1]["cursor"]}
+            with http.stream("GET", f"{address}/runs/{run_id}/events", headers=seen) as waiting:
+                assert waiting.status_code == 200
             answer = {"answer": "yes", "question": asked[0]["id"]}
             reply = http.post(f"{address}/runs/{run_id}/answer", json=answer)
             assert reply.status_code == 200, reply.text
