@@ -139,6 +139,15 @@ class Odd:
         return f"<Odd {TOKEN}>"
 
 
+class Shaped(list[int]):
+    shape = (TOKEN, 1)
+
+
+class Box:
+    def __init__(self, content: dict[str, int]) -> None:
+        self.content = content
+
+
 @register_type(name="test_notebook.Login")
 @dataclass
 class Login:
@@ -181,9 +190,29 @@ def test_secrets_are_in_no_output() -> None:
     assert cells(html, "greeting")[2] == "Hello ‹secret›"
     assert cells(html, "login")[1:] == ["Login", "Login(user='ann', token=‹secret›)"]
     secrets = secrets_in({"token"}, [{"token": TOKEN}])
+    register_type(Box, name="test_notebook.Box", to=lambda box: box.content, restore=Box)
+    for odd in (Shaped([0] * 1000), numpy.zeros(2, dtype=[(TOKEN, "f8")]), Box({TOKEN: 1})):
+        assert TOKEN not in str(shown_value(odd, secrets)), odd
     assert shown_value(Odd(), secrets).text == "<Odd ‹secret›>"
     assert shown_value(Broken(), secrets).text == "<can't be shown: RuntimeError>"
     assert TOKEN[:8] not in shown_value(TOKEN * 100_000, secrets).text
+
+
+def test_a_secret_in_the_choices_of_a_question_is_masked() -> None:
+    """D11: also one that isn't shown whole, in the text and in the code."""
+
+    def ask(state: State) -> None:
+        pause(
+            "Which?", choices=[f"use {state['token']}", "y" * 90 + state["token"], {state["token"]: "other"}]
+        )
+
+    graph = one_node(ask, {"token": Annotated[str, secret]}, store=MemoryStore())
+    run = graph.invoke({"token": TOKEN}, run_id="r")
+    run.wait()
+    for thing in (run, graph.get("r"), Runs(graph.compiled().client.store).get("r")):  # type: ignore[union-attr]  # it has a store
+        html = shown(thing)
+        assert TOKEN[:6] not in html
+        assert "‹secret›" in code_of(html)
 
 
 def test_a_secret_result_and_a_secret_error_are_masked() -> None:
@@ -338,6 +367,12 @@ def test_lists_of_steps_and_differences_are_tables() -> None:
     graph.invoke({"topic": "kelp"}, run_id="r").wait()
     html = shown(graph.history("r"))
     assert cells(html, "1")[1] == "draft"
+    done = one_node(lambda state: None, store=graph.compiled().client.store)  # type: ignore[union-attr]  # it has a store
+    done.execute({}, run_id="done")
+    assert cells(shown(graph.runs()), "r")[2:5] == ["paused", "review", "1"]
+    assert cells(shown(done.runs()), "done")[2:5] == ["completed", "", "1"]
+    queued = done.start({}, run_id="queued")
+    assert "is one running for its graph?</p>" in shown(queued)
     found = graph.diff("r", 0, 1)
     assert "<table>" in shown(found)
     assert graph.history("r") == list(graph.history("r"))
@@ -548,6 +583,7 @@ def test_a_notebook_shows_runs_live_in_its_own_event_loop(tmp_path: Path) -> Non
     assert "It isn&#x27;t followed any longer" in live_view
     (live_view,) = html_of(cells_by_name["refused"])
     assert "run sync" in live_view
+    assert "not begun" in live_view
     (live_view,) = html_of(cells_by_name["handle"])
     assert "Publish it?" in live_view
     assert cells(live_view, "pages")[2] == "[1, 2, 3, 4]"

@@ -132,7 +132,7 @@ def _size(value: Any) -> str:
     """How large a value is that isn't shown as a whole."""
     kind = type(value)
     shape = getattr(value, "shape", None)
-    if isinstance(shape, tuple):
+    if isinstance(shape, tuple) and all(type(each) is int for each in shape):
         return " × ".join(map(str, shape))
     if kind in (bytes, bytearray):
         return f"{len(value):,} bytes"
@@ -263,7 +263,7 @@ class _Writer:
         for number, (field, value) in enumerate(islice(values, MAX_ITEMS)):
             if number:
                 self._add(", ")
-            self._add(f"{field}=")
+            self._add(f"{self._secrets.hide(field)}=")
             if field in self._secrets.names:
                 self._add(MASK)
             else:
@@ -303,7 +303,7 @@ class _Writer:
         if value.shape == ():
             self.write(value.item(), depth)
             return
-        self._add(f"{value.dtype}, ")
+        self._add(f"{self._secrets.hide(str(value.dtype))}, ")
         self.write(value.reshape(-1)[: MAX_ITEMS + 1].tolist(), depth)
         if value.size > MAX_ITEMS:
             self._stop()

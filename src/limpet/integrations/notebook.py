@@ -223,8 +223,10 @@ class _RunSource:
         if opened.verdict is not None:
             return run_as_html(live_view(opened))
         if opened.session is None or isinstance(problem, Exception):
-            why = RunView(f"run {opened.run_id}", opened.status, problem=str(problem) or "interrupted")
-            return run_as_html(why)
+            status = opened.status
+            if opened.session is None:
+                status = "not begun"  # here: in its store it may have any status
+            return run_as_html(RunView(f"run {opened.run_id}", status, problem=str(problem) or "interrupted"))
         return run_as_html(interrupted_view(opened)._replace(output=self._emitted.text()))
 
     def __str__(self) -> str:

@@ -22,6 +22,8 @@ from limpet.errors import (
     RunQuarantined,
     UnsupportedFormat,
 )
+from limpet.graphs.edges import END
+from limpet.graphs.plan import PLANNER
 from limpet.journal.encoding.envelope import key_id_of, no_key
 from limpet.journal.inbox import is_answer_to
 from limpet.journal.optional_calls import ListsUnreadable, provides
@@ -461,11 +463,14 @@ def _table_row(info: RunInfo) -> tuple[str, ...]:
 
     prompts = " · ".join(question.prompt for question in info.questions)
     error_type = (info.error or {}).get("type", "")
+    node = info.node
+    if node in (END, PLANNER):
+        node = ""
     return (
         info.run_id,
         info.graph,
         info.status,
-        info.node,
+        node,
         str(info.step),
         utc_time_text(info.updated),
         prompts or error_type or reason_of(info.waits),

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from limpet.drawing.notebook import MAX_LINE, NextStep, utc_time_text
+from limpet.drawing.shown_values import Secrets
 from limpet.drawing.text_width import shortened
 from limpet.engine.loop.stop_errors import error_of_stopped
 from limpet.engine.operations.run_info import RunInfo, way_on
+from limpet.graphs.secrets import without_secrets
 from limpet.journal.store import CANCELLED, COMPLETED, FAILED, PAUSED, RUNNING
 from limpet.journal.waits import Question
 
@@ -59,6 +61,14 @@ def steps_to_answer(run_id: str, questions: Sequence[Question], style: CallStyle
     return [*steps, NextStep("Answer with:", code)]
 
 
+def masked_questions(questions: Sequence[Question], secrets: Secrets) -> list[Question]:
+    """The questions with a mask in place of each secret in a choice. Their prompts are stored without secrets."""
+    return [
+        question._replace(choices=without_secrets(question.choices, secrets.names, secrets.hide))
+        for question in questions
+    ]
+
+
 def step_to_approve(run_id: str, reason: str, style: CallStyle) -> NextStep:
     """What to do about a run that was interrupted before or after a node."""
     return NextStep(f"It was {reason}. Approve it with:", style.code(run_id))
@@ -88,6 +98,8 @@ def step_of_error(advice: str) -> list[NextStep]:
 
 
 def _sentence(advice: str) -> str:
+    if advice.endswith("?"):
+        return f"What to do: {advice}"
     return f"What to do: {advice}."
 
 

@@ -19,7 +19,7 @@ from limpet.drawing.notebook import (
     utc_time_text,
 )
 from limpet.drawing.run_marks import RunMarks, marks_of_progress, marks_of_stored_run
-from limpet.drawing.shown_values import secrets_in
+from limpet.drawing.shown_values import Secrets, secrets_in
 from limpet.engine.leases.lease_client import LeaseClient
 from limpet.engine.loop.driver_commands import Verdict
 from limpet.engine.loop.run_context import WAITING
@@ -32,6 +32,7 @@ from limpet.engine.views.next_steps import (
     ARESUME,
     RESUME,
     CallStyle,
+    masked_questions,
     step_of_error,
     step_to_approve,
     steps_of_stored,
@@ -40,7 +41,7 @@ from limpet.engine.views.next_steps import (
 from limpet.errors import LimpetError, RunNotFound, StoreUnavailable
 from limpet.graphs.edges import END
 from limpet.graphs.plan import PLANNER, Plan
-from limpet.graphs.state import LiveState
+from limpet.graphs.state import LiveState, State
 from limpet.journal.progress import Progress
 from limpet.journal.store import COMPLETED, PAUSED, RunHead
 from limpet.threads.workers import Monitor, start_thread
@@ -169,10 +170,12 @@ def view_of_stored(
         view = view._replace(plan=plan, marks=stored.marks._replace(status=found.shown_status))
     if not with_state:
         return view
-    state = _within_limit(lambda: _stored_state(client, run_id, plan))
-    if isinstance(state, LimpetError):
-        return view._replace(problem=str(state))
-    return view._replace(state=state)
+    stored_state = _within_limit(lambda: _stored_state(client, run_id, plan))
+    if isinstance(stored_state, LimpetError):
+        return view._replace(problem=str(stored_state))
+    state, secrets = stored_state
+    masked = found._replace(questions=masked_questions(found.questions, secrets))
+    return view._replace(next_steps=steps_of_stored(masked, style), state=state_table(state, secrets))
 
 
 def html_of_info(info: RunInfo) -> str | None:
@@ -220,7 +223,9 @@ def _next_steps(run: OpenRun, progress: Progress, verdict: Verdict) -> Sequence[
     if run.is_async:
         style = ARESUME
     if verdict.status == PAUSED and verdict.questions:
-        return steps_to_answer(run.run_id, verdict.questions, style)
+        assert run.session is not None
+        masked = masked_questions(verdict.questions, _secrets_of_session(run.session))
+        return steps_to_answer(run.run_id, masked, style)
     if verdict.status == PAUSED:
         return [step_to_approve(run.run_id, progress.reason or "paused", style)]
     if verdict.status == WAITING:
@@ -229,19 +234,23 @@ def _next_steps(run: OpenRun, progress: Progress, verdict: Verdict) -> Sequence[
 
 
 def _state_of_session(session: Session) -> StateTable:
+    return state_table(session.lifecycle.state, _secrets_of_session(session))
+
+
+def _secrets_of_session(session: Session) -> Secrets:
     context = session.lifecycle.context
-    state = session.lifecycle.state
     names = session.compiled.plan.secrets | secrets_of(session.progress)
-    return state_table(state, secrets_in(names, [state], context.reporting.masker.remembered))
+    return secrets_in(names, [session.lifecycle.state], context.reporting.masker.remembered)
 
 
-def _stored_state(client: LeaseClient, run_id: str, plan: Plan | None) -> StateTable:
+def _stored_state(client: LeaseClient, run_id: str, plan: Plan | None) -> tuple[State, Secrets]:
+    """The newest state of a run, and what to mask in it."""
     progress = viewed_progress(client, run_id)
     state = LiveState.from_data(progress.state_so_far())
     names = secrets_of(progress)
     if plan is not None:
         names |= plan.secrets
-    return state_table(state, secrets_in(names, [state]))
+    return state, secrets_in(names, [state])
 
 
 def _stored_marks(client: LeaseClient, run_id: str, plan: Plan) -> StoredMarks:
