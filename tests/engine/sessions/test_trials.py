@@ -84,6 +84,15 @@ def test_the_third_crash_alone_quarantines() -> None:
     assert bench.store.head("r").status == "failed"
 
 
+def test_one_crash_alone_may_quarantine() -> None:
+    """H1: with `max_crashes=1`; it wasn't several times in a row."""
+    bench = Bench()
+    once = ALONE._replace(max_crashes=1, suspect_from=1)
+    bench.crash(once, 2)
+    with pytest.raises(RunQuarantined, match="its process crashed at node 'a' while it executed nothing else"):
+        bench.open(once)
+
+
 def test_a_worker_that_is_stopped_in_order_does_not_count() -> None:
     """H1: the trial was interrupted, not failed."""
     bench = Bench()

@@ -99,7 +99,10 @@ def quarantine(
     if node == PLANNER:
         node = ""
         where = ""
-    reason = f"its process crashed {times} times in a row{where}, so the run was quarantined"
+    crashed = f"crashed {times} times in a row{where}"
+    if times == 1:
+        crashed = f"crashed{where} while it executed nothing else"
+    reason = f"its process {crashed}, so the run was quarantined"
     error = {"type": RunQuarantined.__name__, "message": reason, "node": node}
     status = next_status(tail.head.status, QUARANTINE)
     changes: dict[str, Any] = {"status": status, "reason": reason, "error": error}
