@@ -47,7 +47,15 @@ def test_a_store_is_verified(runs: Command, here: Path) -> None:
         db.commit()
     done = runs("store", "verify")
     assert done.code == 1
-    assert "damaged" in done.out
+    assert [line.split()[:2] for line in done.out.splitlines()[1:]] == [
+        ["waits", "damaged"],
+        ["done", "damaged"],
+    ]
+    assert "; newest state: can't be restored; steps that can be restored: " in done.out
+    done = runs("store", "verify", "done")
+    assert done.code == 1
+    assert done.out.startswith("run done: completed; DAMAGED\n  records: ")
+    assert "\n  newest state: can't be restored\n  steps that can be restored: " in done.out
     assert [each["ok"] for each in runs("store", "verify", "--json").data] == [False, False]
 
 

@@ -89,7 +89,9 @@ def test_one_crash_alone_may_quarantine() -> None:
     bench = Bench()
     once = ALONE._replace(max_crashes=1, suspect_from=1)
     bench.crash(once, 2)
-    with pytest.raises(RunQuarantined, match="its process crashed at node 'a' while it executed nothing else"):
+    with pytest.raises(
+        RunQuarantined, match="its process crashed at node 'a' while it executed nothing else"
+    ):
         bench.open(once)
 
 

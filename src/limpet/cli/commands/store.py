@@ -111,15 +111,11 @@ def verify(args: Namespace, output: Output) -> int:
                 for damage in damaged
             ]
         )
+    elif args.run:
+        for each in found:
+            output.message(each.report)
     else:
-        output.table(
-            ("run", "status", "what"),
-            [(each.run_id, each.verdict, each.shown) for each in found],
-            "no runs",
-        )
-        if damaged:
-            rows = [(damage.name, DAMAGED, damage.reason) for damage in damaged]
-            output.table(("document", "status", "what"), rows)
+        _list_checked(found, damaged, output)
     is_sound = all(each.verdict == "ok" for each in found) and not damaged
     return OK if is_sound else FAILED
 
@@ -134,8 +130,22 @@ class _Checked(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """What a table shows: the whole report, unless there is nothing but remarks."""
-        return "\n".join(self.remarks) if self.verdict == "ok" else self.report
+        """What a table shows: the whole report but its heading, unless there is nothing but remarks."""
+        if self.verdict == "ok":
+            return "; ".join(self.remarks)
+        lines = [line.strip() for line in self.report.splitlines()]
+        return "; ".join(lines[1:] or lines)
+
+
+def _list_checked(found: list[_Checked], damaged: list[DamagedDocument], output: Output) -> None:
+    output.table(
+        ("run", "status", "what"),
+        [(each.run_id, each.verdict, each.shown) for each in found],
+        "no runs",
+    )
+    if damaged:
+        rows = [(damage.name, DAMAGED, damage.reason) for damage in damaged]
+        output.table(("document", "status", "what"), rows)
 
 
 def _checked(runs: Runs, run_id: str, listed: RunInfo | None) -> _Checked | None:
