@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from limpet import ExecutionError, MemoryStore, StateGraph, UsageError, Workflow
+from limpet import ExecutionError, MemoryCheckpointer, MemoryStore, StateGraph, UsageError, Workflow
 
 BOTH_NAMES = "give the input once"
 
@@ -88,6 +88,23 @@ def test_checkpoint_files_are_named_by_file_path(tmp_path: Path) -> None:
     assert final["state"]["value"] == 8
     resumed = asyncio.run(gathered(graph.aresume_from_checkpoint(file_path=file, state_update={"value": 1})))
     assert resumed[-1]["state"]["value"] == 2
+
+
+def test_what_a_checkpointer_saved_is_resumed_by_the_same_call(tmp_path: Path) -> None:
+    """F16: as the seed does; a path is still a file."""
+    graph = doubling()
+    graph.compile(interrupt_before=["double"], checkpointer=MemoryCheckpointer())
+    for resume in (
+        graph.resume_from_checkpoint,
+        lambda *given, **more: asyncio.run(gathered(graph.aresume_from_checkpoint(*given, **more))),
+    ):
+        (event,) = graph.invoke({"value": 1})
+        assert list(resume(event["checkpoint_path"], state_update={"value": 3}))[-1]["state"]["value"] == 6
+    file = graph.save_checkpoint(tmp_path / "c.pkl", {"value": 4}, "double")
+    for path in (file, str(file), Path(file)):
+        assert list(graph.resume_from_checkpoint(path))[-1]["state"]["value"] == 8
+    with pytest.raises(FileNotFoundError):
+        list(graph.resume_from_checkpoint("missing.pkl"))
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "a.pkl", "file_path": "a.pkl"}], ids=["none", "both"])

@@ -253,6 +253,7 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
     ) -> Run[State[Model]]:
         """Resume a run from a checkpoint file; iterate what this returns for its events.
 
+        Where the graph has a checkpointer, a text that doesn't look like a path is what its `save` returned.
         `state_update` is merged into the saved state and `config` over the saved one. A run that stopped by itself
         resumes exactly there; a file that was saved by hand, or by another program, runs its node. `file_path` is
         another name of `path`.
@@ -312,11 +313,14 @@ class StateGraph(GraphBuilder, GraphMethods[State[Model]], Generic[Model]):
         config: Mapping[str, Any] | None,
         state_update: Mapping[str, Any] | None,
     ) -> OpenSession:
+        from limpet.engine.sessions.checkpoint_refs import names_file
         from limpet.engine.sessions.resume import resume_checkpoint
 
         compiled = self.compiled()
         given = ResumeInput(update=state_update, config=config)
-        return lambda _: resume_checkpoint(compiled, path, given, stream=False, is_file=True)
+        is_saved_there = compiled.checkpointer is not None and isinstance(path, str)
+        is_file = not is_saved_there or names_file(compiled.plan, path)
+        return lambda _: resume_checkpoint(compiled, path, given, stream=False, is_file=is_file)
 
     def _compile(self) -> CompiledGraph:
         return self._options.compiled(self.freeze(*self._interrupts), self._observers)
