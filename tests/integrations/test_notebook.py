@@ -31,10 +31,10 @@ from limpet import (
     register_type,
     secret,
 )
-from limpet.drawing.notebook import VALUES_VARIABLE
+from limpet.drawing.notebook import VALUES_VARIABLE, run_as_html
 from limpet.drawing.shown_values import MAX_TEXT, secrets_in, shown_value
 from limpet.engine.views import run_view
-from limpet.errors import UsageError
+from limpet.errors import StoreUnavailable, UsageError
 from limpet.integrations.notebook import live
 from limpet.journal.encoding.user_types import TYPES
 from limpet.testing.faults import FaultyStore
@@ -198,7 +198,7 @@ def test_secrets_are_in_no_output() -> None:
     assert TOKEN[:8] not in shown_value(TOKEN * 100_000, secrets).text
 
 
-def test_a_secret_in_the_choices_of_a_question_is_masked() -> None:
+def test_a_secret_in_the_choices_of_a_question_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
     """D11: also one that isn't shown whole, in the text and in the code."""
 
     def ask(state: State) -> None:
@@ -213,6 +213,19 @@ def test_a_secret_in_the_choices_of_a_question_is_masked() -> None:
         html = shown(thing)
         assert TOKEN[:6] not in html
         assert "‹secret›" in code_of(html)
+    client = graph.compiled().client
+    assert client is not None
+    html = run_as_html(run_view.view_of_stored(client, "r", None, with_state=False))
+    assert TOKEN[:6] not in html
+    assert "‹secret›" in code_of(html)
+
+    def fail(*_: Any) -> Any:
+        raise StoreUnavailable("it is away")
+
+    monkeypatch.setattr(run_view, "viewed_progress", fail)
+    html = shown(graph.get("r"))
+    assert TOKEN[:6] not in html
+    assert code_of(html) == "graph.resume('r', ...)"
 
 
 def test_a_secret_result_and_a_secret_error_are_masked() -> None:

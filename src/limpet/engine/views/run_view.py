@@ -160,7 +160,9 @@ def view_of_stored(
     if compiled is not None and compiled.plan.name == found.graph:
         plan = compiled.plan
         style = RESUME
-    view = _view_of_info(found, style)
+    # Without choices until it is known which secrets they may have in them.
+    bare = [question._replace(choices=None) for question in found.questions]
+    view = _view_of_info(found._replace(questions=bare), style)
     if found.problem is not None:
         return view
     if plan is not None:
@@ -168,14 +170,17 @@ def view_of_stored(
         if isinstance(stored, LimpetError):
             return view._replace(problem=str(stored))
         view = view._replace(plan=plan, marks=stored.marks._replace(status=found.shown_status))
-    if not with_state:
+    if not with_state and bare == found.questions:
         return view
     stored_state = _within_limit(lambda: _stored_state(client, run_id, plan))
     if isinstance(stored_state, LimpetError):
         return view._replace(problem=str(stored_state))
     state, secrets = stored_state
     masked = found._replace(questions=masked_questions(found.questions, secrets))
-    return view._replace(next_steps=steps_of_stored(masked, style), state=state_table(state, secrets))
+    view = view._replace(next_steps=steps_of_stored(masked, style))
+    if not with_state:
+        return view
+    return view._replace(state=state_table(state, secrets))
 
 
 def html_of_info(info: RunInfo) -> str | None:
