@@ -252,7 +252,7 @@ def test_in_an_exported_run() -> None:
     exported = ExportedRun.from_tail(store.read("r"))
     arrived = ExportedRun.from_bytes(exported.to_bytes(), "it").to_new_run("s")
     assert (arrived.due, arrived.priority, arrived.queue) == (None, 7, "gpu")
-    for kept, defaults in ((-1, {"queue": QUEUE}), (-2, {"queue": QUEUE, "priority": 0})):
+    for kept, defaults in ((-1, {}), (-2, {"queue": QUEUE}), (-3, {"queue": QUEUE, "priority": 0})):
         before = namedtuple("Before", exported._fields[:kept])(*exported[:kept])  # type: ignore[misc]
         assert ExportedRun.from_bytes(ExportedRun.to_bytes(before), "it") == exported._replace(**defaults)  # type: ignore[arg-type]
     for queue in ("", 7, None):
