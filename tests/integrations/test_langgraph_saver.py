@@ -391,8 +391,39 @@ def test_threads_are_copied_pruned_and_cleared_of_runs(any_store: Store) -> None
     ]
     thread.save({"items": [9]})
     assert SavedThread(LimpetSaver(any_store), "from").values() == {"items": [9]}
+    other = SavedThread(LimpetSaver(any_store), "from")
+    other.config = thread.saver.get_tuple(thread.config).config
     thread.saver.delete_for_runs(["run 1", "None"])
-    assert not [each for each in Runs(any_store).list() if each.run_id == run_id_of("from")]
+    assert not [*LimpetSaver(any_store).list({"configurable": {"thread_id": "from"}})]
+    # The thread stays, so a process that saves at this moment isn't deleted with it.
+    assert Runs(any_store).get(run_id_of("from")).info.reason == "a thread of LangGraph, 0 checkpoints"
+    thread.saver.delete_for_runs(["run 1", "None"])
+    other.save({"items": [10]})
+    assert SavedThread(LimpetSaver(any_store), "from").values() == {"items": [10]}
+
+
+def test_what_follows_from_a_deleted_thread_isnt_mixed_into_the_one_made_after_it(any_store: Store) -> None:
+    """H22: a process that has a thread in mind saves, after another one has deleted it and made it again."""
+    first = SavedThread(LimpetSaver(any_store))
+    items = [f"the first thread, item {number}" * 3 for number in range(40)]
+    first.save({"items": items[:1], "who": "first"})
+    first.save({"items": items[:2], "who": "first"})
+    second = SavedThread(LimpetSaver(any_store))
+    second.saver.delete_thread("t")
+    second.save({"items": ["the second thread"], "who": "second"})
+    second.save({"items": ["the second thread", "its item"], "who": "second"})
+    first.saver.put_writes(first.config, [("items", items[:3])], "task")
+    first.save({"items": items[:3], "who": "first"})
+    reader = SavedThread(LimpetSaver(any_store))
+    assert reader.values() == {"items": ["the second thread", "its item"], "who": "second"}
+    assert not reader.saver.get_tuple(reader.config).pending_writes
+    second.save({"items": ["the second thread", "its item", "another"], "who": "second"})
+    assert reader.values() == {"items": ["the second thread", "its item", "another"], "who": "second"}
+    # As soon as the first process looks, it knows the thread that there is.
+    assert first.saver.get_tuple({"configurable": {"thread_id": "t"}}) == reader.saver.get_tuple(
+        {"configurable": {"thread_id": "t"}}
+    )
+    assert Runs(any_store).verify(run_id_of("t")).ok
 
 
 def test_async_calls_dont_block_the_event_loop() -> None:

@@ -178,8 +178,8 @@ class LimpetSaver(BaseCheckpointSaver[int]):
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints, with their writes, that these runs of LangGraph have made, in all threads.
 
-        One that a later checkpoint needs to restore a `DeltaChannel` stays. All threads of the store are looked
-        through.
+        One that a later checkpoint needs to restore a `DeltaChannel` stays, and so does a thread without any, until
+        it is deleted. All threads of the store are looked through.
         """
         wanted = frozenset(map(str, run_ids))
         if not wanted:
@@ -327,8 +327,7 @@ class LimpetSaver(BaseCheckpointSaver[int]):
         kept = checkpoints_without(state.all, unwanted, self._metadata)
         if len(kept) == len(state.all):
             return None
-        early = {} if not kept else state.early
-        return records_of(kept, early)
+        return records_of(kept, state.early)
 
     def _tuple(self, name: ThreadName, saved: SavedCheckpoint, writes: Writes) -> CheckpointTuple:
         checkpoint = {

@@ -154,7 +154,10 @@ class ThreadJournals:
         self._trim()
 
     def rewrite(self, name: ThreadName, make: Callable[[ThreadState], Iterable[ThreadRecord] | None]) -> None:
-        """Replace a thread by the records that `make` makes of all of it, unless that is None."""
+        """Replace a thread by the records that `make` makes of all of it, unless that is None.
+
+        One without checkpoints stays, with nothing in it: what another process adds to it meanwhile isn't deleted.
+        """
         while True:
             state = ThreadState(keeps_all=True)
             head = None
@@ -289,10 +292,8 @@ class ThreadJournals:
             return False
         if refused is not None:
             raise refused
-        if count:
+        with suppress(RunNotFound):
             self.store.prune(name.run_id, first)
-        else:
-            self.delete(name)
         return True
 
 

@@ -8,12 +8,16 @@ on.
 The records are those of `journal/threads/records.py`. Here is what `changes` and `rest` are:
 
     CHECKPOINT   changes: by channel, see `values.py`
-                 rest: whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`,
+                 rest: the origin, whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`,
                  the versions of its channels, those that its nodes have seen, its updated channels, a piece with
                  anything else of it (nil: as before), a piece with its metadata; and if it is whole, how many
                  checkpoints the thread has had, and writes that came before their checkpoints: `[checkpoint, rest of
                  WRITES]`
-    WRITES       rest: the id of the task, its path, and `[index, channel, value]` for each write
+    WRITES       rest: the origin, the id of the task, its path, and `[index, channel, value]` for each write
+
+The origin is a text that was made up for the first record of a thread, and that all others repeat. A thread may be
+deleted and made again while a process is about to add to it, and the new one may have as many records. Then the store
+takes what the process adds, which follows from records that are gone. It has another origin, and isn't applied.
 
 Versions are `[true, all]`, or `[false, those that changed]`. The empty name of WRITES is the newest checkpoint: then
 the values are differences to the channels of it.
@@ -22,6 +26,7 @@ the values are differences to the channels of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from limpet.integrations.langgraph.values import (
@@ -107,13 +112,15 @@ class ThreadState:
     With `keeps_all`, all checkpoints are kept, for which the records from the first on are needed.
     """
 
-    __slots__ = ("all", "count", "early", "keeps_all", "last", "newest", "recent")
+    __slots__ = ("all", "count", "early", "keeps_all", "last", "newest", "origin", "recent")
 
     def __init__(self, keeps_all: bool = False) -> None:
         self.keeps_all = keeps_all
         self._start_over()
 
     def _start_over(self) -> None:
+        self.origin = ""
+        """Of the records that it is made of; empty before the first."""
         self.all: dict[str, SavedCheckpoint] = {}
         self.newest: SavedCheckpoint | None = None
         """The one with the highest id, with its writes."""
@@ -145,6 +152,7 @@ class ThreadState:
         if not whole and self.newest is not None and parent == self.newest.id:
             parent = THE_NEWEST
         rest = [
+            self.origin or token_hex(4),
             whole,
             parent,
             saved.v,
@@ -169,7 +177,7 @@ class ThreadState:
             values = self.newest.values
             step = self.newest.step
             checkpoint = ""
-        rest = _writes_data(written, values, self.recent)
+        rest = [self.origin or token_hex(4), *_writes_data(written, values, self.recent)]
         return ThreadRecord(step, at, LANGGRAPH, WRITES, checkpoint, "", {}, rest)
 
     def count_with(self, record: ThreadRecord) -> int:
@@ -191,15 +199,21 @@ class ThreadState:
         """Advance by one record. Raises LookupError, TypeError or ValueError for one that doesn't fit."""
         if record.format != LANGGRAPH:
             raise ValueError(f"its format is {record.format!r}")
-        if record.what == CHECKPOINT:
-            self._apply_checkpoint(record)
-        elif record.what == WRITES:
-            self._apply_writes(record.name, record.rest)
-        else:
+        if record.what == RESTART:
             self._start_over()
+            return
+        origin, *rest = record.rest
+        is_whole = record.what == CHECKPOINT and rest[0]
+        if self.origin not in ("", origin) and not is_whole:
+            return  # it follows from a thread that was deleted
+        self.origin = origin
+        if record.what == CHECKPOINT:
+            self._apply_checkpoint(record, rest)
+        else:
+            self._apply_writes(record.name, rest)
 
-    def _apply_checkpoint(self, record: ThreadRecord) -> None:
-        whole, parent, v, ts, versions, seen, updated, extra, metadata, *more = record.rest
+    def _apply_checkpoint(self, record: ThreadRecord, rest: list[Any]) -> None:
+        whole, parent, v, ts, versions, seen, updated, extra, metadata, *more = rest
         if whole:
             self.last = None
             self.count, early = more
