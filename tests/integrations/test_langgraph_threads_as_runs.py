@@ -131,9 +131,24 @@ def test_lists_and_looks_say_what_it_is(tmp_path: Path) -> None:
     ):
         code, text = limpet("runs", *words, "--store", url)
         assert (code, [each for each in expected if each not in text]) == (0, []), text
-    code, text = limpet("runs", "state", ID, "--store", url)
-    assert code != 0
-    assert "is a thread of LangGraph" in text
+    _, text = limpet("runs", "history", ID, "--store", url)
+    assert "end" not in text.split(), text  # LangGraph knows what is next
+    assert "runs state" not in text
+    for refused in (
+        ("runs", "state", ID),
+        ("runs", "diff", ID, "0", "1"),
+        ("runs", "fork", ID),
+        ("runs", "rollback", ID, "1"),
+        ("runs", "retry", ID),
+        ("runs", "send", ID, "note", "1"),
+        ("runs", "cancel", ID),
+        ("answer", ID, "yes"),
+        ("resume", ID),
+    ):
+        code, text = limpet(*refused, "--store", url)
+        assert code != 0
+        assert "is a thread of LangGraph" in text, refused
+        assert f"limpet runs history {ID} --store" in text, refused
     code, text = limpet("store", "verify", ID, "--store", url)
     assert code == 0
     assert "ok" in text

@@ -18,6 +18,7 @@ from limpet.cli.values import utc_time
 from limpet.errors import (
     DamagedDocument,
     DeadlinePassed,
+    ForeignRun,
     LimitNotFound,
     LimpetError,
     Operation,
@@ -96,6 +97,11 @@ def next_command(problem: LimpetError, args: Namespace) -> NextCommand | None:
         return NextCommand("List the limits with:", command_line("limits list", args))
     if isinstance(problem, WrongGraph | RunExists):
         return NextCommand("Look at it with:", command_line("runs show", args, problem.run_id))
+    if isinstance(problem, ForeignRun):
+        return NextCommand(
+            "Its own library continues it. List its checkpoints with:",
+            command_line("runs history", args, problem.run_id),
+        )
     if isinstance(problem, RunCancelled) and hasattr(args, "answer"):
         return NextCommand(HAND_BACK, command_line("runs retry", args, problem.run_id or "RUN"))
     if isinstance(problem, DamagedDocument):

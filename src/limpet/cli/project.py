@@ -13,6 +13,7 @@ import shutil
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -24,10 +25,11 @@ from limpet import Runs
 from limpet.cli.output import Output
 from limpet.cli.run_ids import whole_id
 from limpet.engine.supervisor.catalog import find_graph
-from limpet.errors import DefinitionError, LimpetError, UsageError, did_you_mean
+from limpet.errors import DamagedRecord, DefinitionError, LimpetError, UsageError, did_you_mean
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graph_methods import GraphMethods
 from limpet.journal.store import Store
+from limpet.journal.threads.kinds import refuse_thread
 from limpet.stores.absent import path_of, refuse_absent
 from limpet.stores.opening import ENCRYPTED, default_choice, open_default_store, open_store
 
@@ -118,7 +120,14 @@ def graph_of_run(args: Namespace, output: Output) -> GraphOnStore:
     """The graph of the stored run that a command changes, on the store that has it. Raises as `find_run` does."""
     store = find_store(args, must_exist=True)
     complete_run_id(args, store, output, changes=True)
-    return GraphOnStore(graph_named(args, Runs(store).get(args.run).graph), store)
+    return GraphOnStore(graph_of_stored(args, store), store)
+
+
+def graph_of_stored(args: Namespace, store: Store) -> Graph:
+    """The graph of the run `args.run`. Raises `ForeignRun` for a thread, and as `graph_named` does."""
+    with suppress(DamagedRecord):  # which graph it is of may be known nevertheless
+        refuse_thread(store.head(args.run))
+    return graph_named(args, Runs(store).get(args.run).graph)
 
 
 def graph_named(args: Namespace, name: str) -> Graph:

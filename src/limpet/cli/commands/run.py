@@ -33,6 +33,7 @@ from limpet.errors import AnswerRefused, LimpetError, RunNotFound, UsageError
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.secrets import masked
 from limpet.journal.store import Store
+from limpet.journal.threads.kinds import foreign_run
 
 
 def run(args: Namespace, output: Output) -> int:
@@ -102,6 +103,8 @@ def answer(args: Namespace, output: Output) -> int:
         raise UsageError("answer RUN [QUESTION] VALUE: quote a value of several words")
     runs = find_run(args, output, changes=True)
     info = runs.get(args.run).info
+    if info.kind:
+        raise foreign_run(info.run_id, info.kind)
     refuse_cancelled(info.run_id, info.status)
     answers = _answers_typed(args.answer, info)
     if info.shown_status == "running":

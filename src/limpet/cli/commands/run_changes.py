@@ -21,7 +21,7 @@ from limpet.cli.project import (
     find_run,
     find_runs,
     find_store,
-    graph_named,
+    graph_of_stored,
 )
 from limpet.cli.values import read_value
 from limpet.errors import UsageError
@@ -90,7 +90,7 @@ def _store_and_graph(args: Namespace, output: Output, changes: bool) -> tuple[St
     """The store, and the graph of the run that the command is about."""
     store = find_store(args, must_exist=True)
     complete_run_id(args, store, output, changes)
-    return store, graph_named(args, Runs(store).get(args.run).graph)
+    return store, graph_of_stored(args, store)
 
 
 def _done(data: dict[str, object], text: str, resumable: Namespace | None, output: Output) -> int:

@@ -135,12 +135,19 @@ def show(args: Namespace, output: Output) -> int:
 
 def history(args: Namespace, output: Output) -> int:
     """The steps of a run."""
-    found = find_run(args, output).history(args.run)
+    runs = find_run(args, output)
+    found = runs.history(args.run)
     if output.json:
         output.result([step_facts(each) for each in found])
         return OK
-    rows = [(each.step, _step_place(each), utc_time(each.timestamp), _step_next(each)) for each in found]
+    is_thread = bool(runs.get(args.run).info.kind)
+    rows = [
+        (each.step, _step_place(each), utc_time(each.timestamp), None if is_thread else _step_next(each))
+        for each in found
+    ]
     output.table(("step", "node", "at (UTC)", "next"), rows, "no steps are stored")
+    if is_thread:
+        return OK  # only its own library knows what follows, and reads its states
     if found:
         newest = str(found[-1].step)
         output.hint("The state after a step:", command_line("runs state", args, args.run, "--step", newest))
