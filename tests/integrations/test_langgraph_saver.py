@@ -472,6 +472,8 @@ def test_a_run_of_ours_with_the_id_of_a_thread_is_left_alone() -> None:
     graph.compile(store=store).execute({"x": 1}, run_id=run_id_of("t"))
     thread = SavedThread(LimpetSaver(store))
     with pytest.raises(UsageError, match="isn't a thread of LangGraph"):
+        thread.saver.delete_thread("t")
+    with pytest.raises(UsageError, match="isn't a thread of LangGraph"):
         thread.save({"x": 2})
     with pytest.raises(UsageError, match="isn't a thread of LangGraph"):
         thread.saver.get_tuple({"configurable": {"thread_id": "t"}})

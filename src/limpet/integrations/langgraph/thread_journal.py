@@ -168,8 +168,10 @@ class ThreadJournals:
                 return
 
     def delete(self, name: ThreadName) -> None:
-        """Delete a namespace of a thread, if it exists."""
+        """Delete a namespace of a thread, if it exists. Raises `UsageError` for a run of ours with its id."""
         with suppress(RunNotFound):
+            with suppress(DamagedRecord):  # then its id alone says that it is a thread
+                _check_thread(self.store.head(name.run_id))
             self.store.delete(name.run_id)
 
     # Knowing
@@ -370,11 +372,15 @@ def _policy(weight: int) -> SnapshotPolicy:
 
 def _check_whole(tail: Tail) -> None:
     """Raise `UsageError` for a run of ours with the id of a thread, and `DamagedRecord` if records are missing."""
-    if not tail.head.kind:
-        raise UsageError(
-            f"run {tail.head.run_id!r} isn't a thread of LangGraph, and a thread would have its id"
-        ).with_advice("give the thread another id, or delete the run", "delete")
+    _check_thread(tail.head)
     check_complete(tail)
+
+
+def _check_thread(head: RunHead) -> None:
+    if not head.kind:
+        raise UsageError(
+            f"run {head.run_id!r} isn't a thread of LangGraph, and a thread would have its id"
+        ).with_advice("give the thread another id, or delete the run", "delete")
 
 
 def _follows(tail: Tail, head: RunHead) -> bool:
