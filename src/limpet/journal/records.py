@@ -16,7 +16,7 @@ many holders of the run had crashed. After those:
     BUNDLE     records …                         Not the first four, but records that were committed together: one
                                                  record to the store.
     THREAD     format, what, name, label,        A thread of another library. Nothing here applies it: see
-               changes, rest                     `journal/threads.py`.
+               changes, rest                     `journal/threads/records.py`.
 
 A delta is encoded by itself before its record, so that a value that can't be stored is refused with its path in the
 state. `append_encoded` then puts it at the end of the record without encoding it twice.

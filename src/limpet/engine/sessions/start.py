@@ -319,7 +319,9 @@ def run_metadata(compiled: CompiledGraph, tags: tuple[str, ...]) -> dict[str, An
     settings = {name: getattr(compiled, name) for name in RUN_SETTINGS}
     metadata: dict[str, Any] = {**environment(), "tags": list(tags), "settings": settings}
     if compiled.telemetry is not None and (trace := compiled.telemetry.stored_of_caller()):
-        metadata["trace"] = trace
+        from limpet.engine.leases.run_span import TRACE
+
+        metadata[TRACE] = trace
     if compiled.plan.secrets:
         metadata["secrets"] = sorted(compiled.plan.secrets)
     return metadata

@@ -8,11 +8,11 @@ on.
 The records are those of `journal/threads/records.py`. Here is what `changes` and `rest` are:
 
     CHECKPOINT   changes: by channel, see `values.py`
-                 rest: the origin, whether it is stored whole, the id of its parent (1: the newest checkpoint; nil), `v`, `ts`,
-                 the versions of its channels, those that its nodes have seen, its updated channels, a piece with
-                 anything else of it (nil: as before), a piece with its metadata; and if it is whole, how many
-                 checkpoints the thread has had, and writes that came before their checkpoints: `[checkpoint, rest of
-                 WRITES]`
+                 rest: the origin, whether it is stored whole, the id of its parent (1: the newest checkpoint; nil),
+                 `v`, `ts`, the versions of its channels, those that its nodes have seen, its updated channels, a
+                 piece with anything else of it (nil: as before), a piece with its metadata; and if it is whole, how
+                 many checkpoints the thread has had, and writes that came before their checkpoints: `[checkpoint,
+                 rest of WRITES without the origin]`
     WRITES       rest: the origin, the id of the task, its path, and `[index, channel, value]` for each write
 
 The origin is a text that was made up for the first record of a thread, and that all others repeat. A thread may be

@@ -1,6 +1,6 @@
 """Which runs are threads of other libraries, and the one error for all that only our own runs can do.
 
-`journal/threads.py` says what a thread is.
+`records` says what a thread is.
 """
 
 from __future__ import annotations
