@@ -92,6 +92,7 @@ def test_a_command_is_refused_as_an_input_and_as_an_answer() -> None:
         lambda: graph.execute(Command(resume="yes"), run_id="1"),
         lambda: graph.start(Command(resume="yes"), run_id="1"),
         lambda: graph.resume("1", Command(resume="yes")),
+        lambda: graph.answer("1", Command(resume="yes")),
         lambda: asyncio.run(awaited(lambda: graph.ainvoke(Command(resume="yes")))),
     ):
         with pytest.raises(UsageError, match=r"got a Command of LangGraph.*resume\(run_id, answer\)"):

@@ -253,6 +253,8 @@ class ResumeInput(NamedTuple):
                 )
             question = open_questions[question_id]
             _check_in_time(progress, question, now)
+            if type(answer) not in PLAIN_ANSWERS:
+                refuse_command(answer, f"question {question_id!r}")
             if question.schema is not None:
                 given[question_id] = answer = as_plain_data(answer)
             if self.is_json and question.choices is not None:
