@@ -14,8 +14,11 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import ElicitResult, InputRequiredResult
 
 from limpet import MemoryStore, Runs, StateGraph, pause
+from limpet.engine.leases.lease_client import client_for
+from limpet.errors import UsageError
 from limpet.graphs.names import MCP_REPLIES
-from limpet.integrations.mcp import app, request_states, server
+from limpet.integrations.mcp import app, server
+from limpet.integrations.mcp.request_states import RequestState, is_first_use
 from limpet.journal.store import Store
 from support.mcp_clients import Person, data, problem, says, serving, talk
 from support.mcp_graphs import article, asking
@@ -167,15 +170,24 @@ def test_a_later_run_of_the_same_id_is_another(store: Store, shop: Server[Any]) 
         replied(shop, state, yes())
 
 
-def test_marks_of_replies_are_deleted_when_their_time_is_over(
-    store: Store, shop: Server[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """P13: a store doesn't grow with each reply for ever."""
-    monkeypatch.setattr(request_states, "STATE_LASTS", -1.0)
+def test_marks_of_replies_are_deleted_when_their_time_is_over(store: Store) -> None:
+    """P13: a store doesn't grow with each reply for ever; and no mark is gone before its state has expired."""
     for number in range(3):
-        given = {"topic": "kelp", "run_id": f"kelp-{number}"}
-        replied(shop, asked(shop, given=given).request_state, yes(), given=given)
+        assert is_first_use(client_for(store), RequestState("kelp", 0.0, f"{number}"), -1.0)
     assert len(store.list_documents(MCP_REPLIES)) <= 1
+    month = 30 * 24 * 3600.0
+    with serving(GRAPHS, store, state_lasts=month) as patient:
+        replied(patient, asked(patient).request_state, yes())
+    (mark,) = store.list_documents(MCP_REPLIES)
+    assert mark.due is not None
+    assert mark.due > client_for(store).now() + month - 3600
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "7d", None])
+def test_how_long_a_reply_counts_is_checked(store: Store, seconds: Any) -> None:
+    """P13: as how long a call waits is."""
+    with pytest.raises(UsageError, match="state_lasts is for how many seconds"):
+        server(store, GRAPHS, state_lasts=seconds)
 
 
 def test_a_read_only_server_takes_none(store: Store, shop: Server[Any]) -> None:

@@ -169,7 +169,11 @@ def test_runs_of_other_graphs_are_not_there(shop: Server[Any], store: MemoryStor
         ]
         if wanted:
             given = {wanted[0]: "hidden", **{key: each for key, each in more.items() if key in properties}}
-            assert problem(call(shop, name, given))["error"]["code"] == "run-not-found", name
+            found = problem(call(shop, name, given))["error"]
+            assert found["code"] == "run-not-found", name
+            # Nothing distinguishes it from one that isn't in the store at all.
+            absent = problem(call(shop, name, given | {wanted[0]: "absent"}))["error"]
+            assert found["message"].replace("hidden", "absent") == absent["message"], name
     assert "hidden" not in {each["run_id"] for each in data(call(shop, "list_runs"))["runs"]}
     assert problem(call(shop, "list_runs", {"graph": "other"}))["error"]["code"] == "graph-not-found"
     assert data(call(shop, "cleanup_checkpoints", {"max_age_hours": 0}))["deleted"] >= 0

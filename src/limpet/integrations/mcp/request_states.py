@@ -63,11 +63,11 @@ def read_state(text: str) -> RequestState:
     return RequestState(run_id, created, nonce, tuple(declined))
 
 
-def is_first_use(client: LeaseClient, state: RequestState) -> bool:
-    """Whether this state wasn't handed back before. From now on, it was."""
+def is_first_use(client: LeaseClient, state: RequestState, lasts: float) -> bool:
+    """Whether this state, which counts for this many seconds, wasn't handed back before. From now on, it was."""
     store = client.store
     now = client.now()
-    marked = store.put_document(MCP_REPLIES + state.nonce, b"{}", 0, due=now + STATE_LASTS)
+    marked = store.put_document(MCP_REPLIES + state.nonce, b"{}", 0, due=now + lasts)
     for old in store.list_documents(MCP_REPLIES, due=True, limit=CLEANED_AT_ONCE):
         if old.due is not None and old.due <= now:
             store.delete_document(old.name, old.version)

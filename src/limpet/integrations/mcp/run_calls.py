@@ -58,7 +58,7 @@ async def resume_call(call: ToolCall) -> Answer:
     forms = {form.question_id: form for form in forms_of(run)}
     replied = call.params.input_responses or {}
     replies = Replies(declined=state.declined)
-    if await run_sync(is_first_use, call.served.client, state):
+    if await run_sync(is_first_use, call.served.client, state, call.served.options.state_lasts):
         given = {id: each for id, each in replied.items() if isinstance(each, ElicitResult) and id in forms}
         replies = await _take_in(call, run, read_replies(forms, given, state.declined))
     handle = await run_sync(call.served.handle, run.run_id)

@@ -24,9 +24,10 @@ from limpet.runs import Runs
 
 
 class ServerOptions(NamedTuple):
-    """What clients of a server may do, and how long a call follows its run."""
+    """What clients of a server may do, how long a call follows its run, and how long a person may take to reply."""
 
     wait: float
+    state_lasts: float
     read_only: bool = False
     allow_inline: bool = False
     workflow_tools: bool = False
@@ -100,7 +101,10 @@ class ServedRuns:
 
         Raises `RunNotFound`, also for a run of another graph.
         """
-        info = self.runs.get(run_id).info
+        try:
+            info = self.runs.get(run_id).info
+        except RunNotFound:
+            raise RunNotFound(run_id) from None  # in the same words, and without the place of the store
         if info.graph not in self.graphs or created not in (None, info.created):
             raise RunNotFound(run_id)
         return info

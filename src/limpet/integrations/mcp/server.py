@@ -73,6 +73,10 @@ def server(
     """
     if type(wait) not in (int, float) or not 0 < wait < inf:
         raise UsageError(f"wait is for how many seconds a call follows its run, more than 0, not {wait!r}")
+    if type(state_lasts) not in (int, float) or not 0 < state_lasts < inf:
+        raise UsageError(
+            f"state_lasts is for how many seconds a reply counts, more than 0, not {state_lasts!r}"
+        )
     if allow_inline and read_only:
         raise UsageError("allow_inline starts runs, and read_only changes nothing: leave one of them out")
     if allow_inline and supervisor is None:
@@ -80,7 +84,7 @@ def server(
             "allow_inline=True needs supervisor=…: no other process has the code of such a graph"
         )
     opened = open_store(store)
-    options = ServerOptions(wait, read_only, allow_inline, workflow_tools)
+    options = ServerOptions(wait, state_lasts, read_only, allow_inline, workflow_tools)
     served = ServedRuns(opened, graphs, options, supervisor)
     answering = _Answering(served, _tools_of(served))
     made: Server[Any] = Server(
