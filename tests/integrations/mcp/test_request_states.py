@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -20,8 +21,9 @@ from limpet.graphs.names import MCP_REPLIES
 from limpet.integrations.mcp import app, server
 from limpet.integrations.mcp.request_states import RequestState, is_first_use
 from limpet.journal.store import Store
-from support.mcp_clients import Person, data, problem, says, serving, talk
+from support.mcp_clients import MODES, Person, data, problem, says, serving, talk
 from support.mcp_graphs import article, asking
+from support.waiting import SOON
 
 GIVEN = {"topic": "kelp", "run_id": "kelp"}
 
@@ -181,6 +183,44 @@ def test_marks_of_replies_are_deleted_when_their_time_is_over(store: Store) -> N
     (mark,) = store.list_documents(MCP_REPLIES)
     assert mark.due is not None
     assert mark.due > client_for(store).now() + month - 3600
+
+
+def test_two_persons_who_answer_at_once_are_asked_once_each(store: Store, shop: Server[Any]) -> None:
+    """P13, P6: one answer is posted while the other is stored. No person is asked again before it is taken in."""
+    client = client_for(store)
+    asks = Person()
+
+    async def conversation(target: Any, mode: str) -> Any:
+        given = {"topic": "kelp", "run_id": mode}
+
+        async def reply(context: Any, params: Any) -> ElicitResult:
+            held.enter_context(client.holding(mode))  # as another answer does, for a moment
+            return await asks(context, params)
+
+        async def release() -> None:
+            while not client.head(mode).posted:
+                await asyncio.sleep(0.01)
+            held.close()
+
+        with ExitStack() as held:
+            async with Client(target, mode=mode, elicitation_callback=reply) as connected:
+                called = asyncio.ensure_future(connected.call_tool("article", given))
+                while not asks.asked:
+                    await asyncio.sleep(0.01)
+                await asyncio.wait_for(release(), SOON)
+                return data(await called)["result"]["verdict"]
+
+    for mode in MODES:
+        asks = Person(says("yes"))
+        assert asyncio.run(conversation(shop, mode)) == "yes"
+        assert len(asks.asked) == 1
+    state = asked(shop).request_state
+    with client.holding("kelp"):
+        late = data(replied(server(store, GRAPHS, wait=0.1), state, yes()))
+    assert (late["status"], late["note"]) == (
+        "paused",
+        "an answer waits until a worker of the store takes it in",
+    )
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0, float("nan"), "7d", None])

@@ -76,10 +76,13 @@ def _answer(client: LeaseClient, asked: Asked, given: ResumeInput, wait: float |
             raise
         _post(client, run_id, answers, given.by)
         return
-    with holding as held:
-        while not _commit_answers(client, held, asked, given):
-            pass  # something was posted meanwhile, and came first
-    nudge_supervisors(client.store)
+    try:
+        with holding as held:
+            while not _commit_answers(client, held, asked, given):
+                pass  # something was posted meanwhile, and came first
+    finally:
+        # Also if another answer was posted while the run was held: a supervisor takes it in.
+        nudge_supervisors(client.store)
 
 
 def _answers_as_of_now(client: LeaseClient, asked: Asked, given: ResumeInput) -> dict[str, Any]:

@@ -15,13 +15,10 @@ from typing import Any, Final
 
 from anyio.to_thread import run_sync
 from mcp.shared.exceptions import MCPError
-from mcp_types import (
-    INVALID_PARAMS,
-    ElicitResult,
-    InputRequiredResult,
-)
+from mcp_types import INVALID_PARAMS, ElicitResult, InputRequiredResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
+from limpet.engine.following.follow import await_for
 from limpet.engine.operations.run_info import RunInfo
 from limpet.errors import AnswerRefused, RunNotFound
 from limpet.handle import RunHandle
@@ -33,7 +30,7 @@ from limpet.integrations.mcp.run_answers import Replies, elicitation, form_messa
 from limpet.integrations.mcp.run_outcomes import is_error, outcome_of
 from limpet.integrations.mcp.tasks import created_task, takes_tasks
 from limpet.integrations.mcp.tools.offered_tool import Answer, ToolCall
-from limpet.journal.store import ENDED
+from limpet.journal.store import ENDED, PAUSED, RunHead
 
 TASK_AFTER: Final = 1.0
 """Seconds after which a call becomes a task, for clients that know tasks."""
@@ -80,6 +77,9 @@ async def _follow(call: ToolCall, handle: RunHandle[Any], seconds: float, replie
 async def _until_known(call: ToolCall, handle: RunHandle[Any], seconds: float, replies: Replies) -> Answer:
     """What has become of a run, or a request for input. A client that takes forms is asked whenever the run asks."""
     while True:
+        if replies.answers and not await _takes_in(call, handle.run_id, seconds):
+            run = await handle.ainfo()
+            return await _outcome(call, run, "an answer waits until a worker of the store takes it in")
         run = await _stopped(handle, seconds)
         asked = [form for form in forms_of(run) if form.question_id not in replies.declined]
         if not asked:
@@ -99,6 +99,19 @@ async def _until_known(call: ToolCall, handle: RunHandle[Any], seconds: float, r
         replies = await _take_in(
             call, run, read_replies({form.question_id: form}, {form.question_id: reply}, replies.declined)
         )
+
+
+async def _takes_in(call: ToolCall, run_id: str, seconds: float) -> bool:
+    """Whether the run takes in, within this time, what was posted to it.
+
+    An answer is posted to a run that another process holds, maybe just to answer it, too. Until a worker has taken it
+    in, the run seems to ask still, and a client would have its user answer again.
+    """
+
+    def has_taken_in(head: RunHead) -> bool:
+        return head.status != PAUSED or head.taken == head.posted
+
+    return await await_for(call.served.client, run_id, seconds, has_taken_in) is not None
 
 
 async def _stopped(handle: RunHandle[Any], seconds: float) -> RunInfo:
