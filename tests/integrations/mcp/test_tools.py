@@ -254,6 +254,11 @@ def test_a_workflow_is_given_as_yaml_where_that_is_allowed(shop: Server[Any], tm
     other = {"workflow_yaml": YAML.replace("Hello", "Bye"), "inputs": {"name": "Ann"}}
     bye = data(call(shop, "execute_inline_workflow", other))["result"]
     assert bye == {"greet": {"text": "Bye, Ann!"}}
+    for tool, key in (("run_inline", "yaml"), ("execute_inline_workflow", "workflow_yaml")):
+        assert problem(call(shop, tool, {key: ""}))["error"]["code"] == "declaration"
+    for tool in ("execute_workflow", "get_workflow_info"):
+        message = problem(call(shop, tool))["error"]["message"]
+        assert message == f"{tool} needs the argument 'workflow': list_workflows lists them"
     wrong = problem(call(shop, "run_inline", {"yaml": "name: x\ntasks: 5\n"}))["error"]
     assert wrong["code"] == "declaration"
     assert "yaml:2:" in wrong["message"]

@@ -38,7 +38,8 @@ async def run_text(call: ToolCall, text: str, input: Any, run_id: str | None) ->
 
 def know_text(call: ToolCall) -> None:
     """Know the graph in the text of a call again, so that its run can be continued."""
-    _graph_in(call.served, call.values.get("yaml") or call.values["workflow_yaml"])
+    values = call.values
+    _graph_in(call.served, values["yaml"] if "yaml" in values else values["workflow_yaml"])
 
 
 def _graph_in(served: ServedRuns, text: str) -> GraphOnStore:

@@ -46,11 +46,8 @@ RETENTION_HOURS: Final = 24.0
 
 async def execute_workflow(call: ToolCall) -> Answer:
     """`run_graph` under its name there."""
-    values = dict(call.values)
-    name = values.pop("workflow", None) or values.pop("workflow_name", None)
-    if name is None:
-        raise UsageError("execute_workflow needs the argument 'workflow': list_workflows lists them")
-    given = {"graph": name, "input": values.get("inputs"), "run_id": values.get("run_id")}
+    values = call.values
+    given = {"graph": _workflow_in(call), "input": values.get("inputs"), "run_id": values.get("run_id")}
     return await run_graph(call._replace(values=given))
 
 
@@ -68,7 +65,7 @@ def list_workflows(call: ToolCall) -> dict[str, Any]:
 
 def get_workflow_info(call: ToolCall) -> dict[str, Any]:
     """One graph: its inputs, and its tasks with what they depend on."""
-    graph = call.served.graph(call.values.get("workflow") or call.values.get("workflow_name") or "")
+    graph = call.served.graph(_workflow_in(call))
     plan = graph.compiled().plan
     info: dict[str, Any] = {
         "name": graph.name,
@@ -79,6 +76,14 @@ def get_workflow_info(call: ToolCall) -> dict[str, Any]:
     if plan.layers is not None:
         info["waves"] = [list(layer) for layer in getattr(graph.graph, "layers", [])]
     return info
+
+
+def _workflow_in(call: ToolCall) -> str:
+    """The name of the workflow that a call is about, by either of its arguments. Raises `UsageError`."""
+    name: str | None = call.values.get("workflow") or call.values.get("workflow_name")
+    if name is None:
+        raise UsageError(f"{call.params.name} needs the argument 'workflow': list_workflows lists them")
+    return name
 
 
 async def resume_workflow(call: ToolCall) -> Answer:
