@@ -36,8 +36,9 @@ def app(
     hosts: Collection[str] | None = LOOPBACK,
     path: str = PATH,
 ) -> GuardedApp:
-    """The server as an ASGI application, at `path`. It needs the lifespan of its host.
+    """The server as an ASGI application, at `path`.
 
+    It is served within its lifespan; a host that mounts it has `async with server.session_manager.run():` in its own.
     Requests need the `token`, as `Authorization: Bearer …`; or `authenticate`, which gets the headers of a request
     and says whether it is allowed, with True or the name of who makes it; it may be async. `hosts` are the names
     under which the server is reached; None allows any. A request that a page of another site makes is refused. Raises
