@@ -123,6 +123,12 @@ def test_runs_are_cancelled_retried_and_forked(shop: Server[Any]) -> None:
             "takes no argument 'inputs'; did you mean 'input'?",
         ),
         ("run_graph", {"graph": "article", "input": []}, "the argument 'input' is [], not of type object"),
+        (
+            "run_graph",
+            {"graph": "article", "input": {"topic": 5}},
+            "the input 'topic' is 5, not of type string",
+        ),
+        ("execute_workflow", {"workflow": "article", "inputs": {"topic": 5}}, "the input 'topic' is 5"),
         ("run_graph", {"graph": "article", "run_id": "a\0b"}, "a character that isn't valid"),
         ("article", {"run_id": 5}, "the argument 'run_id' is 5, not of type string"),
         ("get_run", {"run_id": "nowhere"}, "no run 'nowhere' in this store"),
@@ -138,8 +144,10 @@ def test_wrong_inputs_are_errors_that_change_nothing(
 ) -> None:
     """P13: each says what is wrong."""
     started(shop, "wrong")
+    runs = data(call(shop, "list_runs"))["runs"]
     assert said in problem(call(shop, tool, given))["error"]["message"]
     assert data(call(shop, "get_run", {"run_id": "wrong"}))["status"] == "paused"
+    assert data(call(shop, "list_runs"))["runs"] == runs
 
 
 def test_what_is_nested_too_deeply_is_refused(shop: Server[Any]) -> None:

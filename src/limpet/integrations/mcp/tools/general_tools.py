@@ -22,6 +22,7 @@ from limpet.graphs.plan import PLANNER
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME, next_step, outcome_of, shown_question
 from limpet.integrations.mcp.served_runs import ServedRuns
+from limpet.integrations.mcp.tools.graph_tools import start_run
 from limpet.integrations.mcp.tools.offered_tool import (
     ADDS,
     ANYTHING,
@@ -86,7 +87,8 @@ async def run_graph(call: ToolCall) -> Answer:
     values = call.values
     graph = call.served.graph(values["graph"])
     handle = await run_sync(
-        lambda: graph.start(
+        lambda: start_run(
+            graph,
             values.get("input") or {},
             run_id=values.get("run_id"),
             tags=values.get("tags") or (),

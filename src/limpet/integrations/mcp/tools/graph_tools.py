@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Final
+from collections.abc import Collection, Mapping
+from typing import Any, Final
 
 from anyio.to_thread import run_sync
 
@@ -13,9 +13,10 @@ from limpet.frontends.given_values import check_text
 from limpet.frontends.graph_inputs import input_schema
 from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.graphs.plan import PLANNER
+from limpet.handle import RunHandle
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME
-from limpet.integrations.mcp.tools.offered_tool import ADDS, Answer, OfferedTool, ToolCall
+from limpet.integrations.mcp.tools.offered_tool import ADDS, Answer, OfferedTool, ToolCall, check_values
 
 LONGEST_NAME: Final = 64
 """Characters of the name of a tool, at most: some clients take no more."""
@@ -46,6 +47,12 @@ def graph_tool(graph: GraphOnStore, taken: Collection[str]) -> OfferedTool:
         return await follow(call, handle.run_id)
 
     return OfferedTool(tool_name(graph.name, taken), _about(graph), schema, start, ADDS, OUTCOME, inputs)
+
+
+def start_run(graph: GraphOnStore, given: Mapping[str, Any], **options: Any) -> RunHandle[Any]:
+    """Start a run that is named otherwise than by the tool of its graph. Its input is checked as that tool does."""
+    check_values(given, input_schema(graph.compiled().plan), f"graph {graph.name!r}", "input")
+    return graph.start(given, **options)
 
 
 def tool_name(name: str, taken: Collection[str]) -> str:

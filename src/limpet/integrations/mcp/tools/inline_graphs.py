@@ -16,6 +16,7 @@ from limpet.frontends.graph_on_store import GraphOnStore
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME
 from limpet.integrations.mcp.served_runs import ServedRuns
+from limpet.integrations.mcp.tools.graph_tools import start_run
 from limpet.integrations.mcp.tools.offered_tool import (
     ADDS,
     OBJECT,
@@ -32,7 +33,7 @@ NAME_OF_TEXT: Final = "yaml"
 
 async def run_text(call: ToolCall, text: str, input: Any, run_id: str | None) -> Answer:
     """Start a run of the graph in a text, and follow it."""
-    handle = await run_sync(lambda: _graph_in(call.served, text).start(input or {}, run_id=run_id))
+    handle = await run_sync(lambda: start_run(_graph_in(call.served, text), input or {}, run_id=run_id))
     return await follow(call, handle.run_id)
 
 

@@ -106,23 +106,28 @@ def in_thread(answer: Callable[[ToolCall], dict[str, Any]]) -> Callable[[ToolCal
 def checked_arguments(tool: OfferedTool, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments of a call. Raises `UsageError` for what the tool doesn't take, and for masks of secrets."""
     check_depth(arguments, "the arguments")
-    properties = tool.schema.get("properties", {})
-    for name in arguments:
-        if name not in properties and tool.schema.get("additionalProperties") is False:
-            raise UsageError(
-                f"{tool.name} takes no argument {name[:80]!r}{did_you_mean(name[:80], properties)}"
-            )
-    for name in tool.schema.get("required", ()):
-        if name not in arguments:
-            raise UsageError(f"{tool.name} needs the argument {name!r}")
     for name, value in arguments.items():
-        # One by one, so that the message names the argument; and no value of a secret one is quoted.
         if name not in tool.free_texts and isinstance(value, str):
             check_text(name, value)
-        schema = {**properties.get(name, {}), "$defs": tool.schema.get("$defs", {})}
-        if problem := why_unfit(value, schema, f"the argument {name!r}"):
-            if schema.get("writeOnly"):
-                problem = f"the argument {name!r} doesn't fit its schema; as it is secret, it isn't shown"
-            raise UsageError(problem)
+    check_values(arguments, tool.schema, tool.name, "argument")
+    for name, value in arguments.items():
         check_no_mask(f"the argument {name!r}", value)
     return arguments
+
+
+def check_values(values: Mapping[str, Any], schema: Mapping[str, Any], taker: str, kind: str) -> None:
+    """Raise `UsageError` unless these values fit the schema of an object, of which each value is a `kind`."""
+    properties = schema.get("properties", {})
+    for name in values:
+        if name not in properties and schema.get("additionalProperties") is False:
+            raise UsageError(f"{taker} takes no {kind} {name[:80]!r}{did_you_mean(name[:80], properties)}")
+    for name in schema.get("required", ()):
+        if name not in values:
+            raise UsageError(f"{taker} needs the {kind} {name!r}")
+    for name, value in values.items():
+        # One by one, so that the message has the name; and no value of a secret one is quoted.
+        wanted = {**properties.get(name, {}), "$defs": schema.get("$defs", {})}
+        if problem := why_unfit(value, wanted, f"the {kind} {name!r}"):
+            if wanted.get("writeOnly"):
+                problem = f"the {kind} {name!r} doesn't fit its schema; as it is secret, it isn't shown"
+            raise UsageError(problem)
