@@ -302,3 +302,18 @@ def test_progress_is_what_nodes_have_completed(shop: Server[Any]) -> None:
     assert seen[0] == (1.0, "run p has begun")
     numbers = [number for number, _ in seen]
     assert numbers == sorted(set(numbers))
+
+
+def test_progress_comes_by_any_token(shop: Server[Any]) -> None:
+    """P13: also to a client that counts its tokens from 0."""
+    seen: list[Any] = []
+
+    async def watch(client: Client) -> None:
+        await client.call_tool("article", {"topic": "kelp", "run_id": "p0"}, meta={"progressToken": 0})
+
+    async def note(message: Any) -> None:
+        seen.append(message)
+
+    talk(shop, watch, "legacy", message_handler=note)
+    assert seen[0].params.progress_token == 0
+    assert seen[0].params.message == "run p0 has begun"

@@ -25,7 +25,7 @@ log = logging.getLogger("limpet.mcp")
 @asynccontextmanager
 async def reporting(context: ServerRequestContext[Any, Any], handle: RunHandle[Any]) -> AsyncIterator[None]:
     """Tell the client what happens in a run, while the block waits for it. Nothing without a progress token."""
-    if not (context.meta or {}).get("progress_token"):
+    if (context.meta or {}).get("progress_token") is None:  # 0 is one, too
         yield
         return
     reporter = asyncio.ensure_future(_report(context, handle))
