@@ -182,6 +182,10 @@ def test_runs_of_other_graphs_are_not_there(shop: Server[Any], store: MemoryStor
             # Nothing distinguishes it from one that isn't in the store at all.
             absent = problem(call(shop, name, given | {wanted[0]: "absent"}))["error"]
             assert found["message"].replace("hidden", "absent") == absent["message"], name
+    for name, given in (("article", {"topic": "x"}), ("run_graph", {"graph": "article"})):
+        taken = problem(call(shop, name, given | {"run_id": "hidden"}))["error"]
+        assert taken["code"] == "run-exists"
+        assert "other" not in taken["message"].replace("another", "")
     assert "hidden" not in {each["run_id"] for each in data(call(shop, "list_runs"))["runs"]}
     assert problem(call(shop, "list_runs", {"graph": "other"}))["error"]["code"] == "graph-not-found"
     assert data(call(shop, "cleanup_checkpoints", {"max_age_hours": 0}))["deleted"] >= 0

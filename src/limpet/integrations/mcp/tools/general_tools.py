@@ -88,9 +88,10 @@ async def run_graph(call: ToolCall) -> Answer:
     graph = call.served.graph(values["graph"])
     handle = await run_sync(
         lambda: start_run(
+            call.served,
             graph,
             values.get("input") or {},
-            run_id=values.get("run_id"),
+            values.get("run_id"),
             tags=values.get("tags") or (),
             deadline=values.get("deadline"),
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from anyio.to_thread import run_sync
 
-from limpet.errors import UsageError
+from limpet.errors import RunExists, RunNotFound, UsageError
 from limpet.frontends.given_values import check_text
 from limpet.frontends.graph_inputs import input_schema
 from limpet.frontends.graph_on_store import GraphOnStore
@@ -16,6 +17,7 @@ from limpet.graphs.plan import PLANNER
 from limpet.handle import RunHandle
 from limpet.integrations.mcp.run_calls import follow
 from limpet.integrations.mcp.run_outcomes import OUTCOME
+from limpet.integrations.mcp.served_runs import ServedRuns
 from limpet.integrations.mcp.tools.offered_tool import ADDS, Answer, OfferedTool, ToolCall, check_values
 
 LONGEST_NAME: Final = 64
@@ -43,16 +45,31 @@ def graph_tool(graph: GraphOnStore, taken: Collection[str]) -> OfferedTool:
         wanted = values.pop(run_id, None)
         if wanted is not None:
             check_text(run_id, wanted)
-        handle = await run_sync(lambda: graph.start(values, run_id=wanted))
+        handle = await run_sync(_started, call.served, graph, values, wanted)
         return await follow(call, handle.run_id)
 
     return OfferedTool(tool_name(graph.name, taken), _about(graph), schema, start, ADDS, OUTCOME, inputs)
 
 
-def start_run(graph: GraphOnStore, given: Mapping[str, Any], **options: Any) -> RunHandle[Any]:
-    """Start a run that is named otherwise than by the tool of its graph. Its input is checked as that tool does."""
+def start_run(
+    served: ServedRuns, graph: GraphOnStore, given: Mapping[str, Any], run_id: str | None, **options: Any
+) -> RunHandle[Any]:
+    """Start a run of a graph, once its input fits, or find the one that the same call has started."""
     check_values(given, input_schema(graph.compiled().plan), f"graph {graph.name!r}", "input")
-    return graph.start(given, **options)
+    return _started(served, graph, given, run_id, **options)
+
+
+def _started(
+    served: ServedRuns, graph: GraphOnStore, given: Mapping[str, Any], run_id: str | None, **options: Any
+) -> RunHandle[Any]:
+    try:
+        return graph.start(given, run_id=run_id, **options)
+    except RunExists as problem:
+        with suppress(RunNotFound):
+            served.run(problem.run_id)
+            raise
+        # The name of a graph that isn't served is of no concern to clients.
+        raise RunExists(problem.run_id, "it isn't a run of this graph") from None
 
 
 def tool_name(name: str, taken: Collection[str]) -> str:

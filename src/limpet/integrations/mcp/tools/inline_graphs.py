@@ -33,7 +33,7 @@ NAME_OF_TEXT: Final = "yaml"
 
 async def run_text(call: ToolCall, text: str, input: Any, run_id: str | None) -> Answer:
     """Start a run of the graph in a text, and follow it."""
-    handle = await run_sync(lambda: start_run(_graph_in(call.served, text), input or {}, run_id=run_id))
+    handle = await run_sync(lambda: start_run(call.served, _graph_in(call.served, text), input or {}, run_id))
     return await follow(call, handle.run_id)
 
 
