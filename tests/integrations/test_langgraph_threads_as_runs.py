@@ -151,7 +151,7 @@ def test_lists_and_looks_say_what_it_is(tmp_path: Path) -> None:
         assert f"limpet runs history {ID} --store" in text, refused
     code, text = limpet("store", "verify", ID, "--store", url)
     assert code == 0
-    assert "ok" in text
+    assert "intact" in text
 
 
 def limpet(*words: str) -> tuple[int, str]:
@@ -192,7 +192,7 @@ def test_the_http_api_and_the_page_show_it() -> None:
 
 
 def test_many_threads_hide_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """H22, P17: a list of what waits for a person looks through some runs only, and threads hardly count."""
+    """H22: a list of what waits for a person looks through some runs only, and threads hardly count."""
     monkeypatch.setattr(questions, "MAX_PAUSED", 2)
     with api(asking, MemoryStore()) as client:
         client.run_until_it_stops("asks")
