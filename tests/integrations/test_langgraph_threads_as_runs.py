@@ -165,7 +165,7 @@ def limpet(*words: str) -> tuple[int, str]:
 
 
 def test_the_http_api_and_the_page_show_it() -> None:
-    """H22, P17: opening one says what it is, and doesn't fail."""
+    """H22: opening one says what it is, and doesn't fail."""
     with api(asking, MemoryStore()) as client:
         with_thread(client.store)
         (listed,) = client.read("/runs")["runs"]
@@ -203,7 +203,7 @@ def test_many_threads_hide_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_thread_is_exported_verified_and_imported(any_store: Store, tmp_path: Path) -> None:
-    """H22, P15: into another store, where LangGraph continues it; a damaged or crafted file is refused."""
+    """H22: into another store, where LangGraph continues it; a damaged or crafted file is refused."""
     runs = Runs(with_thread(any_store))
     assert runs.verify(ID).ok
     assert runs.verify(ID).steps == [0, 1, 2]
@@ -256,7 +256,7 @@ def test_damage_is_found_and_never_given_as_data(tmp_path: Path) -> None:
 
 
 def test_an_encrypted_store_encrypts_threads(tmp_path: Path) -> None:
-    """H22, P14."""
+    """H22: nothing of a thread is in the file in plain text."""
     store = open_store(f"sqlite:///{tmp_path}/runs.db", encryption="11" * 32)
     thread = SavedThread(LimpetSaver(store), "customer-7")
     thread.save({"items": ["confidential"]})
@@ -268,7 +268,7 @@ def test_an_encrypted_store_encrypts_threads(tmp_path: Path) -> None:
 
 
 def test_flat_files_list_it(tmp_path: Path) -> None:
-    """H22, P16: without its values, which are LangGraph's."""
+    """H22: without its values, which are LangGraph's."""
     runs = Runs(with_thread(MemoryStore()))
     assert runs.flatten(tmp_path / "flat.jsonl").runs == 1
     assert "is a thread of LangGraph" in (tmp_path / "flat.jsonl").read_text()
