@@ -42,7 +42,7 @@ from limpet.stores.redis import store as redis_store
 from limpet.stores.redis.head_fields import CHECKSUMMED_FIELDS, FIELDS, checksum
 from limpet.stores.redis.store import RedisStore
 from limpet.testing.conformance.store_calls import ready_runs
-from support.redis_servers import RedisServer, need_redis, redis_server
+from support.redis_servers import RedisServer, free_port, need_redis, redis_server
 
 prefixes = (f"test{number}:" for number in itertools.count())
 
@@ -227,8 +227,10 @@ class TestFailures:
             assert store.append([Commit("r", lease.fence, 1, [b"2"])]) == [None]
 
     def test_a_cluster(self, tmp_path: Path) -> None:
+        # The port for the cluster would by default be one that the system gives to any connection.
+        ports = {"cluster_enabled": "yes", "cluster_port": str(free_port())}
         with (
-            redis_server(tmp_path / "cluster", cluster_enabled="yes") as server,
+            redis_server(tmp_path / "cluster", **ports) as server,
             pytest.raises(StoreUnavailable, match="cluster"),
         ):
             RedisStore(server.url)
